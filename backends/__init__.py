@@ -1,0 +1,1 @@
+"""Executors, one folder each; heavy imports stay inside the folder."""

@@ -1,0 +1,1 @@
+"""Model files: safetensors directories and GGUF. No executor, no tokenizer logic."""

@@ -1,0 +1,169 @@
+"""The executor as the engine sees it: the contract that every backend fulfils.
+
+Knows plans and layouts; imports no tensor library.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from hybrid.bridge.kv_layout import KVLayout, KVOrder
+from hybrid.scheduler.plan import StepPlan
+
+from .checkpoint.model_source import ModelSource
+
+API_VERSION: Final = (0, 1)
+"""(major, minor) of this contract: majors must be equal, a backend's minor no newer."""
+
+ProgressCallback = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)`` while a model loads; any unit."""
+
+
+class SupportsDLPack(Protocol):
+    """An array whose memory others may see without a copy."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """Return a capsule."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        """Return (device type, device id)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an executor can do. What it cannot is refused by name, never dropped."""
+
+    name: str
+    description: str
+    devices: tuple[str, ...]
+    """Device names it can run on here, the preferred first (``cpu``, ``cuda``)."""
+    dtypes: tuple[str, ...]
+    """Dtypes it computes in."""
+    fast_dtypes: tuple[str, ...]
+    """Those the device is fast in, the preferred first. ``dtype="auto"`` is the
+    checkpoint's own dtype if it is among them, else the first."""
+    block_sizes: tuple[int, ...]
+    """Tokens per block that it accepts, the preferred first."""
+    kv_orders: tuple[KVOrder, ...] = (KVOrder.LAYER_FIRST,)
+    returns_logits: bool = True
+    """False: it samples itself and returns tokens."""
+    prefix_reuse: bool = True
+    chunked_prefill: bool = True
+    block_copy: bool = True
+    prompt_logprobs: bool = True
+    speculative_verify: bool = False
+    quantization: tuple[str, ...] = ()
+    needs_checkpoint: bool = True
+    """Whether it runs a model from files (the null executor does not)."""
+    api_version: tuple[int, int] = API_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorConfig:
+    """What the engine tells an executor when it loads a model."""
+
+    dtype: str = "float32"
+    """Resolved: never ``auto``."""
+    device: str = "cpu"
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    """Asked-for context; ``None``: the model's own."""
+    num_threads: int | None = None
+    """CPU threads; ``None``: leave the library's own choice."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Executor-specific options; an unknown one is a ``ConfigError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded model is."""
+
+    architecture: str
+    vocab_size: int
+    """Columns of the logits."""
+    max_model_len: int
+    """Most positions it was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """What the KV cache of the loaded model needs, before its size is chosen."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    order: KVOrder
+    available_bytes: int
+    """Memory free for KV on the executor's device, now, weights being loaded."""
+
+    def layout(self, num_blocks: int, block_size: int) -> KVLayout:
+        """The layout of a pool of ``num_blocks`` blocks (null block included)."""
+        return KVLayout(
+            num_blocks=num_blocks,
+            num_layers=self.num_layers,
+            num_kv_heads=self.num_kv_heads,
+            block_size=block_size,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            order=self.order,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResult:
+    """What came out of one step; exactly one of the two is set."""
+
+    logits: SupportsDLPack | None = None
+    """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the plan's
+    order. Valid until the next ``execute``."""
+    sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
+    """For each scheduled request its tokens, from an executor that samples itself."""
+
+
+class Executor(ABC):
+    """Runs step plans. Driven by one thread; order: load, allocate_kv, execute*, close."""
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What it can do on this machine; callable before ``load``."""
+
+    @abstractmethod
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Load a model's weights (``None`` only where ``needs_checkpoint`` is false).
+
+        Raises:
+            CheckpointError: the files are at fault.
+            UnsupportedFeature: this executor cannot run this model; says why.
+            ConfigError: an option is at fault.
+        """
+
+    @abstractmethod
+    def kv_spec(self) -> KVSpec:
+        """Sizes of the loaded model's KV cache and the memory there is for it."""
+
+    @abstractmethod
+    def allocate_kv(self, num_blocks: int) -> KVLayout:
+        """Allocate the pool, null block included; never moved or resized afterwards.
+
+        Raises:
+            ConfigError: the memory cannot be had; names the bytes.
+        """
+
+    @abstractmethod
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Copy blocks, write the new K and V, attend, return logits of wanted rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything. Twice is no error."""

@@ -1,0 +1,1 @@
+"""The deterministic executor that needs no torch: a hash over the paged cache."""

@@ -1,0 +1,1 @@
+"""The torch executor: transformers modelling code over our paged KV pool."""

@@ -1,0 +1,1 @@
+"""Translates ids to addresses: layouts, packed batches, block tables."""

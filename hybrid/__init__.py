@@ -1,0 +1,1 @@
+"""One paged scheduler, any executor."""

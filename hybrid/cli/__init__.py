@@ -1,0 +1,1 @@
+"""The command line. Entry points only: configures logging, never imported by others."""

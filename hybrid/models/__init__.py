@@ -1,0 +1,1 @@
+"""Finds models: known names, the cache, fetching."""

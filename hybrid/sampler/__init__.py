@@ -1,0 +1,1 @@
+"""Turns logits into tokens: one meaning for all executors. numpy only."""

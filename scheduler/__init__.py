@@ -1,0 +1,1 @@
+"""Decides what runs: requests, step plans, block pool. No tensor, no model, no text."""

@@ -1,0 +1,85 @@
+"""Every error the engine raises on purpose, alone in a leaf module.
+
+Imports nothing, so that each room may import it. Messages name the field, the value and
+the limit; the attributes carry the same for programs.
+"""
+
+
+class HybridError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class InvalidRequest(HybridError):
+    """A request asks for something that no engine could do; the caller must change it.
+
+    Attributes:
+        field: the parameter at fault, as the caller spells it, or ``None``.
+        value: what was passed.
+    """
+
+    def __init__(
+        self, message: str, *, field: str | None = None, value: object = None
+    ) -> None:
+        super().__init__(message)
+        self.field = field
+        self.value = value
+
+
+class RequestTooLong(InvalidRequest):
+    """A prompt, or prompt and answer together, exceed the context or the budget.
+
+    Attributes:
+        num_tokens: what the request needs.
+        limit: what there is.
+    """
+
+    def __init__(
+        self, message: str, *, field: str, num_tokens: int, limit: int
+    ) -> None:
+        super().__init__(message, field=field, value=num_tokens)
+        self.num_tokens = num_tokens
+        self.limit = limit
+
+
+class OutOfBlocks(InvalidRequest):
+    """A request can never fit into the block pool, even alone.
+
+    A pool that is merely full at the moment is no error: the scheduler waits or preempts.
+
+    Attributes:
+        num_blocks: blocks that the request needs at its longest.
+        limit: blocks that the pool has.
+    """
+
+    def __init__(self, message: str, *, num_blocks: int, limit: int) -> None:
+        super().__init__(message, field="max_tokens", value=num_blocks)
+        self.num_blocks = num_blocks
+        self.limit = limit
+
+
+class DuplicateRequest(InvalidRequest):
+    """A request id is already in use by a request that has not finished."""
+
+
+class ConfigError(HybridError):
+    """An option of the engine is unknown, out of range, or contradicts another."""
+
+
+class UnsupportedFeature(HybridError):
+    """The chosen executor cannot do what was asked; the message names both."""
+
+
+class CheckpointError(HybridError):
+    """A model's files are missing, truncated, contradictory or of an unknown kind."""
+
+
+class ModelNotFound(CheckpointError):
+    """No model answers to the given name; the message lists what was tried."""
+
+
+class ExecutorFailed(HybridError):
+    """The executor raised in mid-step; the engine has ended and told every request."""
+
+
+class EngineClosed(HybridError):
+    """The engine was shut down; it takes no more requests."""
