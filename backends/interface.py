@@ -120,8 +120,8 @@ class ForwardResult:
     """What came out of one step; exactly one of the two is set."""
 
     logits: SupportsDLPack | None = None
-    """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the plan's
-    order. Valid until the next ``execute``."""
+    """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the
+    plan's order. Valid until the next ``execute``."""
     sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
     """For each scheduled request its tokens, from an executor that samples itself."""
 
