@@ -1,0 +1,42 @@
+"""Where fetched and converted models lie on disk. Creates nothing by itself.
+
+<cache>/models/<name>/<file>      a known model, verified when it was put there
+<cache>/models/<name>/incoming-*  a fetch that runs, or was killed
+<cache>/converted/                what executors derive from checkpoints
+"""
+
+import os
+from pathlib import Path
+
+from .catalog import KnownModel
+
+
+def cache_dir() -> Path:
+    """Find the cache: ``HYBRID_CACHE``, else ``hybrid`` in the user's cache folder."""
+    own = os.environ.get("HYBRID_CACHE")
+    if own:
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "hybrid"
+
+
+def model_dir(name: str) -> Path:
+    """Name the folder of one known model."""
+    return cache_dir() / "models" / name
+
+
+def converted_dir() -> Path:
+    """Name the folder of what executors derive from checkpoints."""
+    return cache_dir() / "converted"
+
+
+def cached_file(model: KnownModel) -> Path | None:
+    """Find a model's file in the cache; ``None`` if absent.
+
+    A file is renamed into place only after its digest was checked, so its size is
+    enough to see that nobody cut it since.
+    """
+    path = model_dir(model.name) / model.file_name
+    if path.is_file() and path.stat().st_size == model.size_bytes:
+        return path
+    return None
