@@ -28,7 +28,8 @@ class SchedulerConfig:
     max_prefill_chunk_tokens: int | None = None
     """Most tokens of one prompt in one step; ``None``: whatever the budget leaves."""
     max_prompt_logprobs_tokens: int = 256
-    """The same for a prompt whose log-probabilities are wanted: bounds the logits rows."""
+    """The same for a prompt whose log-probabilities are wanted: bounds logits rows.
+    Without chunked prefill a prompt is never cut, so that neither limit applies."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     supports_block_copy: bool = True

@@ -44,15 +44,17 @@ class RequestTooLong(InvalidRequest):
 class OutOfBlocks(InvalidRequest):
     """A request can never fit into the block pool, even alone.
 
-    A pool that is merely full at the moment is no error: the scheduler waits or preempts.
+    A pool that is merely full now is no error: the scheduler waits or preempts.
 
     Attributes:
         num_blocks: blocks that the request needs at its longest.
         limit: blocks that the pool has.
     """
 
-    def __init__(self, message: str, *, num_blocks: int, limit: int) -> None:
-        super().__init__(message, field="max_tokens", value=num_blocks)
+    def __init__(
+        self, message: str, *, num_blocks: int, limit: int, field: str = "max_tokens"
+    ) -> None:
+        super().__init__(message, field=field, value=num_blocks)
         self.num_blocks = num_blocks
         self.limit = limit
 

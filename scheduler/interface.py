@@ -1,9 +1,10 @@
-"""The scheduler as the engine sees it. Ours is one; another policy may take its place."""
+"""The scheduler as the engine sees it. Ours is one; another may take its place."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from .generate_request import GenerateRequest
 from .plan import SequenceKey, StepPlan
@@ -18,9 +19,11 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceUpdate:
-    """What one step changed for one sequence that was given a token."""
+class SequenceUpdate(NamedTuple):
+    """What one step changed for one sequence that was given a token.
+
+    A named tuple, as is ``ScheduledRequest``: one is made per sequence and step.
+    """
 
     request: GenerateRequest
     sample_index: int
@@ -30,7 +33,7 @@ class SequenceUpdate:
     Set once: recomputation after a preemption does not count."""
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
-    """The entry of ``stop_token_ids`` that ended it; ``None`` for an end-of-sequence."""
+    """The entry of ``stop_token_ids`` that ended it; ``None``: the model's own end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def schedule(self) -> StepPlan:
-        """Decide the next step. An empty ``scheduled`` means there is nothing to run."""
+        """Decide the next step. Empty ``scheduled`` means that nothing can run."""
 
     @abstractmethod
     def update(
@@ -93,14 +96,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def stop(self, key: SequenceKey) -> None:
-        """End one sequence as finished (its text met a stop string); free its blocks."""
+        """End one sequence (its text met a stop string) and free its blocks.
+
+        Before a fork sample 0 stands for the whole request. Twice, or unknown, is no
+        error.
+        """
 
     @abstractmethod
     def abort(self, request_id: str) -> bool:
         """End every sequence of a request, in whatever state; free the blocks.
 
         Returns:
-            Whether the request was known and unfinished. Twice, or unknown, is no error.
+            Whether the request was known and unfinished; if not, that is no error.
         """
 
     @abstractmethod

@@ -27,9 +27,12 @@ class BlockCopy(NamedTuple):
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
-    """The share of one sequence in one step."""
+class ScheduledRequest(NamedTuple):
+    """The share of one sequence in one step.
+
+    A named tuple: as immutable as a frozen data class and several times cheaper to
+    make, which matters for what is made per sequence and step. Read it by field name.
+    """
 
     request: GenerateRequest
     sample_index: int
@@ -43,7 +46,9 @@ class ScheduledRequest:
     at least every token up to the last of ``token_ids``."""
     num_logits_rows: int
     """Logits are wanted for this many of the *last* tokens: 0 in a prompt chunk that is
-    not the last, 1 normally, all when prompt log-probabilities were asked for."""
+    not the last, 1 normally. When prompt log-probabilities were asked for: all, less
+    those at positions that an earlier entry reported before a preemption, so that each
+    prompt position has its row exactly once."""
     num_samples: int
     """Tokens to draw from the last row: 0 (an unfinished prompt), 1, or ``n`` in the
     step that completes the prompt of a request with ``n`` samples; draw j is the first
@@ -66,8 +71,9 @@ class ScheduledRequest:
 class StepPlan:
     """One step. ``scheduled`` holds contexts (prefill chunks) first, generations after.
 
-    That is TensorRT-LLM's packed order, which every executor gets. A one-token prompt or
-    chunk counts as a generation when its sequence has outputs already, else as a context.
+    That is TensorRT-LLM's packed order, which every executor gets. A one-token prompt
+    or chunk counts as a generation when its sequence has outputs already, else as a
+    context.
     """
 
     step: int

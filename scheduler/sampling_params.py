@@ -1,7 +1,7 @@
 """How one request is sampled, stopped and reported: values, checked once, frozen.
 
-Names follow vLLM 0.32 (``vllm/sampling_params.py``). Knows no vocabulary: ids are checked
-against the model's by whoever knows it, before the request enters the engine.
+Names follow vLLM 0.32 (``vllm/sampling_params.py``). Knows no vocabulary: ids are
+checked against the model's by whoever knows it, before the request enters the engine.
 """
 
 import math
@@ -24,9 +24,9 @@ _NO_BIAS: Final[Mapping[int, float]] = MappingProxyType({})
 class SamplingParams:
     """The meaning below holds for every executor; what one cannot do, it refuses.
 
-    Order: ``allowed_token_ids``, ``bad_words``, ``min_tokens``, ``logit_bias`` and custom
-    logits processors; the three penalties; ``temperature``; ``min_p``; ``top_k``;
-    ``top_p``; one draw. Greedy takes the highest logit after the penalties.
+    Order: ``allowed_token_ids``, ``bad_words``, ``min_tokens``, ``logit_bias`` and
+    custom logits processors; the three penalties; ``temperature``; ``min_p``;
+    ``top_k``; ``top_p``; one draw. Greedy takes the highest logit after the penalties.
 
     Raises:
         InvalidRequest: a value is outside its range; the message names the field.
@@ -36,9 +36,11 @@ class SamplingParams:
     """Samples of this prompt, 1 to 1024. They share the prompt's blocks."""
     temperature: float = 1.0
     """Logits are divided by it; 0 is greedy, ties to the lowest id. From 0 to 2 is
-    usual. Values so small that the division loses the softmax give the greedy answer."""
+    usual. Values so small that the division loses the softmax give the greedy
+    answer."""
     top_p: float = 1.0
-    """In (0, 1]: keep the smallest set of likeliest ids whose probability reaches it."""
+    """In (0, 1]: keep the smallest set of likeliest ids whose probability reaches
+    it."""
     top_k: int = 0
     """Keep the k most likely ids, ties to the lowest id; 0 (or -1) keeps all."""
     min_p: float = 0.0
