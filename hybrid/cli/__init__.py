@@ -1,1 +1,5 @@
-"""The command line. Entry points only: configures logging, never imported by others."""
+"""The ``hybrid`` command. Imports no engine: that happens when a command runs."""
+
+from .entry import main, run
+
+__all__ = ["main", "run"]

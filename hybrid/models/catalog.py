@@ -72,7 +72,9 @@ def get_known_model(name: str) -> KnownModel:
     model = find_known_model(name)
     if model is None:
         names = ", ".join(model.name for model in KNOWN_MODELS)
-        raise ModelNotFound(f"no known model is called {name!r}; known: {names}")
+        nearest = nearest_known_name(name)
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        raise ModelNotFound(f"no known model is called {name!r}; known: {names}{hint}")
     return model
 
 

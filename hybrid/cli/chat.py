@@ -1,0 +1,128 @@
+"""``hybrid chat``: a conversation, at a terminal or through a pipe."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from typer import Option
+
+from .answer import follow, write_now
+from .engine_options import EngineOptions, open_engine
+from .entry import describe
+from .interrupt import InterruptFlag
+from .option_groups import expand_option_groups
+from .prompt_input import check_argument, decode
+from .sampling_options import SamplingOptions
+from .verbosity import Verbose, start_logging
+
+if TYPE_CHECKING:
+    from hybrid import LLM, SamplingParams
+
+CHAT_TEMPERATURE: Final = 0.7
+"""Greedy conversations of small models repeat themselves."""
+_HELP: Final = "/clear forgets the conversation, /exit or Ctrl-D leaves"
+
+
+@expand_option_groups
+def chat(
+    *,
+    system: Annotated[
+        str | None, Option("--system", "-s", help="What the model is told first.")
+    ] = None,
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+    verbose: Verbose = 0,
+) -> None:
+    """Talk to a model: /clear forgets, /exit leaves, Ctrl-C stops an answer."""
+    start_logging(verbose)
+    params = sampling.params(temperature=CHAT_TEMPERATURE)
+    system = None if system is None else check_argument("system", system)
+    with open_engine(engine) as llm:
+        Conversation(llm, params, system=system, verbose=verbose > 0).run()
+
+
+class Conversation:
+    """The messages so far, and who is asked for the next."""
+
+    def __init__(
+        self,
+        llm: "LLM",
+        params: "SamplingParams",
+        *,
+        system: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self._llm: Final = llm
+        self._params: Final = params
+        self._system: Final = system
+        self._verbose: Final = verbose
+        self._at_terminal: Final = sys.stdin.isatty()
+        self._messages: list[dict[str, Any]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything but the system message."""
+        self._messages = []
+        if self._system is not None:
+            self._messages.append({"role": "system", "content": self._system})
+
+    def run(self) -> None:
+        """Ask and answer until the input ends or the user leaves.
+
+        Raises:
+            HybridError: a message could not be answered; at a terminal it is only
+                reported, and the conversation goes on without that message.
+        """
+        if self._at_terminal:
+            _note(_HELP)
+        while (line := self._read()) is not None:
+            text = line.strip()
+            if text == "/exit":
+                return
+            if text == "/clear":
+                self.clear()
+            elif text.startswith("/"):
+                _note(f"unknown command {text.split()[0]}: {_HELP}")
+            elif text:
+                self._answer(text)
+
+    def _read(self) -> str | None:
+        """Return the next line; ``None`` at the end of input."""
+        if not self._at_terminal:
+            line = sys.stdin.buffer.readline()
+            return decode(line, "standard input") if line else None
+        import readline  # noqa: F401, PLC0415 - gives input() its line editing
+
+        while True:
+            try:
+                return check_argument("message", input("> "))
+            except EOFError:
+                write_now("\n")
+                return None
+            except KeyboardInterrupt:
+                write_now("\n")
+                _note(_HELP)
+
+    def _answer(self, text: str) -> None:
+        from hybrid.scheduler.errors import InvalidRequest  # noqa: PLC0415 - light start
+
+        asked = [*self._messages, {"role": "user", "content": text}]
+        try:
+            with InterruptFlag() as interrupt:
+                outputs = self._llm.stream_chat(asked, self._params)
+                answer = follow(outputs, write_now, interrupt.is_set)
+        except InvalidRequest as error:
+            if not self._at_terminal:
+                raise
+            _note(f"error: {describe(error)}")
+            return
+        write_now("\n")
+        said = "" if answer is None else answer.output.outputs[0].text
+        self._messages = [*asked, {"role": "assistant", "content": said}]
+        if self._verbose and answer is not None:
+            _note(answer.stats_line())
+
+
+def _note(line: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

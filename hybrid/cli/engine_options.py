@@ -1,0 +1,129 @@
+"""The options that make an engine, for every command that runs one."""
+
+import dataclasses
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from .progress import show_progress
+
+if TYPE_CHECKING:
+    from hybrid import LLM
+
+_ENGINE = "Engine"
+
+
+def _engine_option(*names: str, help: str) -> Any:  # noqa: A002 - typer's own word
+    return Option(*names, help=help, rich_help_panel=_ENGINE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Keywords of ``LLM``; ``None`` leaves the choice to the engine."""
+
+    model: Annotated[
+        str,
+        _engine_option(
+            "--model",
+            "-m",
+            help="A known name (`hybrid models`), a directory, a .gguf file or a "
+            "Hugging Face id.",
+        ),
+    ]
+    executor: Annotated[
+        str,
+        _engine_option(
+            "--executor", help="Who runs it; `hybrid executors` lists them."
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        _engine_option(
+            "--dtype", help="Dtype to compute in: auto, float32, bfloat16, float16."
+        ),
+    ] = "auto"
+    device: Annotated[
+        str, _engine_option("--device", help="Device to run on: auto, cpu, cuda.")
+    ] = "auto"
+    block_size: Annotated[
+        int | None,
+        _engine_option("--block-size", help="Tokens a block of the KV cache holds."),
+    ] = None
+    kv_cache_memory: Annotated[
+        str | None,
+        _engine_option("--kv-cache-memory", help='Memory for KV: bytes, or "2GiB".'),
+    ] = None
+    num_kv_blocks: Annotated[
+        int | None,
+        _engine_option("--num-kv-blocks", help="Blocks of KV, instead of memory."),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        _engine_option("--max-model-len", help="Most tokens of prompt and answer."),
+    ] = None
+    max_num_seqs: Annotated[
+        int, _engine_option("--max-num-seqs", help="Most sequences that run at once.")
+    ] = 256
+    max_num_batched_tokens: Annotated[
+        int, _engine_option("--max-num-batched-tokens", help="Most tokens of one step.")
+    ] = 2048
+    enable_prefix_caching: Annotated[
+        bool,
+        _engine_option(
+            "--prefix-caching/--no-prefix-caching",
+            help="Whether equal beginnings of prompts are computed once.",
+        ),
+    ] = True
+    enable_chunked_prefill: Annotated[
+        bool,
+        _engine_option(
+            "--chunked-prefill/--no-chunked-prefill",
+            help="Whether a long prompt may be computed over several steps.",
+        ),
+    ] = True
+    scheduling_policy: Annotated[
+        str, _engine_option("--scheduling-policy", help="Who is next: fcfs, priority.")
+    ] = "fcfs"
+    num_threads: Annotated[
+        int | None,
+        _engine_option("--num-threads", help="CPU threads; the library's own choice."),
+    ] = None
+
+
+@contextmanager
+def open_engine(options: EngineOptions) -> Iterator["LLM"]:
+    """Load a model, showing progress at a terminal; close the engine at the end.
+
+    Raises:
+        HybridError: whatever ``LLM`` raises.
+    """
+    keywords = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+    }
+    memory = keywords["kv_cache_memory"]
+    if memory is not None and memory.isdecimal():
+        keywords["kv_cache_memory"] = int(memory)
+    with show_progress() as progress:
+        if progress is not None:
+            progress("load libraries", 0, 1)
+        from hybrid import LLM  # noqa: PLC0415 - heavy, and only some commands need it
+
+        if progress is not None:
+            progress("load libraries", 1, 1)
+        llm = LLM(**keywords, progress=progress)
+    try:
+        resume_collection()
+        yield llm
+    finally:
+        llm.close()
+
+
+def resume_collection() -> None:
+    """Let the collector run again, past everything loaded so far, if it was stopped."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

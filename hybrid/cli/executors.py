@@ -1,0 +1,68 @@
+"""``hybrid executors``: who can run a model here, and what each can do."""
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from typer import Option
+
+from .answer import write_now
+
+if TYPE_CHECKING:
+    from hybrid.backends.interface import Capabilities
+
+_ABILITIES: Final = (
+    "prefix_reuse",
+    "chunked_prefill",
+    "block_copy",
+    "prompt_logprobs",
+    "speculative_verify",
+)
+
+
+def executors(
+    as_json: Annotated[bool, Option("--json", help="A JSON array instead.")] = False,
+) -> None:
+    """List the executors: where each runs, in which dtypes, and what it can do."""
+    from hybrid.executors import list_executors  # noqa: PLC0415 - only when it runs
+
+    entries = list_executors()
+    if as_json:
+        rows = [_plain(dataclasses.asdict(entry)) for entry in entries]
+        write_now(json.dumps(rows, indent=2, default=str) + "\n")
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
+    from rich.table import Table  # noqa: PLC0415
+
+    heads = ("name", "available", "devices", "dtypes", "block sizes", "KV order")
+    table = Table(*heads, "can", box=None)
+    for entry in entries:
+        if entry.capabilities is None or not entry.available:
+            reason = entry.reason or "no reason given"
+            table.add_row(entry.name, "no", "-", "-", "-", "-", reason)
+        else:
+            table.add_row(entry.name, "yes", *_cells(entry.capabilities))
+    Console(file=sys.stdout, soft_wrap=True).print(table)
+
+
+def _cells(can: "Capabilities") -> tuple[str, ...]:
+    abilities = [name for name in _ABILITIES if getattr(can, name)]
+    abilities.append("returns logits" if can.returns_logits else "samples itself")
+    abilities += can.quantization
+    return (
+        ", ".join(can.devices),
+        ", ".join(can.dtypes),
+        ", ".join(str(size) for size in can.block_sizes),
+        ", ".join(can.kv_orders),
+        ", ".join(name.replace("_", " ") for name in abilities),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists, deeply, as JSON would."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
