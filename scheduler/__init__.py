@@ -1,1 +1,48 @@
 """Decides what runs: requests, step plans, block pool. No tensor, no model, no text."""
+
+from .config import SchedulerConfig, SchedulingPolicy
+from .errors import (
+    CheckpointError,
+    ConfigError,
+    DuplicateRequest,
+    EngineClosed,
+    ExecutorFailed,
+    HybridError,
+    InvalidRequest,
+    ModelNotFound,
+    OutOfBlocks,
+    RequestTooLong,
+    UnsupportedFeature,
+)
+from .generate_request import GenerateRequest
+from .interface import FinishReason, Scheduler, SchedulerStats, SequenceUpdate
+from .plan import BlockCopy, ScheduledRequest, SequenceKey, StepPlan
+from .sampling_params import SamplingParams
+from .scheduler import PagedScheduler
+
+__all__ = [
+    "BlockCopy",
+    "CheckpointError",
+    "ConfigError",
+    "DuplicateRequest",
+    "EngineClosed",
+    "ExecutorFailed",
+    "FinishReason",
+    "GenerateRequest",
+    "HybridError",
+    "InvalidRequest",
+    "ModelNotFound",
+    "OutOfBlocks",
+    "PagedScheduler",
+    "RequestTooLong",
+    "SamplingParams",
+    "ScheduledRequest",
+    "Scheduler",
+    "SchedulerConfig",
+    "SchedulerStats",
+    "SchedulingPolicy",
+    "SequenceKey",
+    "SequenceUpdate",
+    "StepPlan",
+    "UnsupportedFeature",
+]

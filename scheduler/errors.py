@@ -83,5 +83,19 @@ class ExecutorFailed(HybridError):
     """The executor raised in mid-step; the engine has ended and told every request."""
 
 
+class SamplingFailed(ExecutorFailed):
+    """No token can be drawn for one request; the others of the step are unharmed.
+
+    The executor's logits are not finite, or a logits processor raised or left nothing.
+
+    Attributes:
+        request_id: whose draw it is.
+    """
+
+    def __init__(self, message: str, *, request_id: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+
+
 class EngineClosed(HybridError):
     """The engine was shut down; it takes no more requests."""
