@@ -1,0 +1,133 @@
+"""Converts a GGUF once into a Hugging Face directory that every executor can read.
+
+The directory appears whole or not at all: it is written beside its place and renamed,
+so that a crash leaves nothing behind that looks like a model, and two processes that
+convert at once do not meet. Everything after this sees Hugging Face directories only.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from hybrid.backends.interface import ProgressCallback
+from hybrid.scheduler.errors import CheckpointError, ConfigError
+
+from .gguf_config import gguf_config
+from .gguf_header import GGUFHeader, read_gguf_header
+from .gguf_tokenizer_files import write_gguf_tokenizer
+from .gguf_weights import write_gguf_weights
+from .model_source import CheckpointFormat, ModelSource
+from .safetensors_index import check_safetensors
+
+log = structlog.get_logger()
+
+CONVERTER_VERSION: Final = 1
+"""Part of the directory's name; raised when the same file would convert otherwise."""
+CONVERTED_DTYPES: Final = ("float32", "bfloat16", "float16")
+_MAX_NAME_CHARACTERS: Final = 60
+
+
+def convert_gguf(
+    source: ModelSource,
+    *,
+    dtype: str,
+    cache_dir: Path,
+    progress: ProgressCallback | None = None,
+) -> ModelSource:
+    """Convert ``source`` into a directory under ``cache_dir``, or find it there.
+
+    Args:
+        source: a model in GGUF; one that is a Hugging Face directory is returned as is.
+        dtype: what the weights are stored as; one of ``CONVERTED_DTYPES``.
+        cache_dir: holds the converted models; made if missing.
+        progress: called with stage ``convert`` and bytes of the GGUF.
+
+    Raises:
+        CheckpointError: the file is at fault; names the entry.
+        ConfigError: ``dtype`` is none that can be stored.
+    """
+    if source.format is CheckpointFormat.HF_DIRECTORY:
+        return source
+    if dtype not in CONVERTED_DTYPES:
+        raise ConfigError(
+            f"dtype={dtype!r}: a GGUF converts to {', '.join(CONVERTED_DTYPES)}"
+        )
+    if not source.path.is_file():
+        raise CheckpointError(f"{source.path} is no file")
+    target = cache_dir / _directory_name(source, dtype)
+    if not _is_whole(target):
+        header = read_gguf_header(source.path)
+        config = gguf_config(header, dtype)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        working = Path(tempfile.mkdtemp(prefix=".converting-", dir=cache_dir))
+        try:
+            _write(header, config, working, progress)
+            _move_into_place(working, target)
+        except OSError as error:
+            raise CheckpointError(
+                f"{source.path} cannot be converted into {cache_dir}: {error}"
+            ) from error
+        finally:
+            shutil.rmtree(working, ignore_errors=True)
+        log.info("gguf.converted", path=str(source.path), directory=str(target))
+    return ModelSource(source.name, target, CheckpointFormat.HF_DIRECTORY)
+
+
+def _directory_name(source: ModelSource, dtype: str) -> str:
+    key = repr((source.fingerprint, dtype, CONVERTER_VERSION))
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).strip(".-")
+    return f"{name[:_MAX_NAME_CHARACTERS]}-{dtype}-{digest}"
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether a conversion is there and its weights are complete.
+
+    A machine that lost power may keep the name and lose the bytes.
+    """
+    if not directory.is_dir():
+        return False
+    try:
+        check_safetensors(directory)
+    except CheckpointError as error:
+        log.warning("gguf.conversion_broken", directory=str(directory), why=str(error))
+        return False
+    return all(
+        (directory / name).is_file()
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
+    )
+
+
+def _write(
+    header: GGUFHeader,
+    config: dict[str, object],
+    directory: Path,
+    progress: ProgressCallback | None,
+) -> None:
+    # The cheap parts first: most faulty files fail here.
+    write_gguf_tokenizer(header, directory)
+    generation = json.loads((directory / "generation_config.json").read_text())
+    config |= {"eos_token_id": generation["eos_token_id"]}
+    config |= {"bos_token_id": generation.get("bos_token_id")}
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_gguf_weights(header, config, directory / "model.safetensors", progress)
+
+
+def _move_into_place(working: Path, target: Path) -> None:
+    if target.exists() and not _is_whole(target):
+        broken = Path(tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
+        target.rename(broken / target.name)
+        shutil.rmtree(broken, ignore_errors=True)
+    try:
+        working.chmod(0o755)  # mkdtemp's is private; caches are shared
+        working.rename(target)
+    except OSError:
+        # Another process was first; its result is as good.
+        if not _is_whole(target):
+            raise

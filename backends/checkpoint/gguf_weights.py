@@ -1,0 +1,249 @@
+"""A GGUF's weights as one safetensors file: renamed, dequantised, rows put back.
+
+One tensor a thread at a time, written at its place in the file, so that memory holds a
+few tensors and never the model.
+"""
+
+import errno
+import json
+import math
+import mmap
+import os
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from hybrid.backends.interface import ProgressCallback
+from hybrid.scheduler.errors import CheckpointError
+
+from .gguf_config import Architecture, find_architecture
+from .gguf_header import GGUFHeader, GGUFTensor
+from .gguf_parameters import expected_parameters
+from .gguf_rope import ROPE_FACTORS
+
+_TYPE: Final = gguf.GGMLQuantizationType
+_PLAIN: Final = {_TYPE.F32: "<f4", _TYPE.F16: "<f2", _TYPE.F64: "<f8"}
+_SAFETENSORS_DTYPE: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_CHUNK_ELEMENTS: Final = 1 << 21
+"""Dequantised at once: what stays near the processor's caches."""
+_THREADS: Final = min(8, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One tensor's way from the GGUF into the safetensors file."""
+
+    name: str
+    tensor: GGUFTensor
+    num_rotary_heads: int | None
+    """Heads whose rows are interleaved; ``None``: rows are in order."""
+    start_bytes: int
+    end_bytes: int
+
+
+def write_gguf_weights(
+    header: GGUFHeader,
+    config: dict[str, object],
+    path: Path,
+    progress: ProgressCallback | None = None,
+) -> None:
+    """Write all weights as ``config["dtype"]`` to ``path``.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, of a wrong shape, or of a type
+            that cannot be dequantised; names it.
+    """
+    dtype = str(config["dtype"])
+    places = _places(header, config, dtype)
+    preamble = _preamble(places, dtype)
+    total = sum(place.tensor.num_bytes for place in places)
+    done = 0
+    with (
+        header.path.open("rb") as source,
+        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        path.open("wb") as target,
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+        target.write(preamble)
+        target.truncate(len(preamble) + places[-1].end_bytes)
+        target.flush()
+        copy = _Copy(header.path, data, dtype, target.fileno(), len(preamble))
+        jobs = {pool.submit(copy.run, place): place for place in places}
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                done += jobs[job].tensor.num_bytes
+                if progress is not None:
+                    progress("convert", done, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _places(header: GGUFHeader, config: dict[str, object], dtype: str) -> list[_Place]:
+    architecture = find_architecture(header)
+    left = dict(header.tensors)
+    left.pop(ROPE_FACTORS, None)  # stands in the config
+    places: list[_Place] = []
+    start = 0
+    names = _gguf_names(header, config)
+    for name, shape in expected_parameters(architecture, config).items():
+        source = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        tensor = left.pop(source, None)
+        if tensor is None:
+            raise CheckpointError(f"{header.path}: tensor {source} ({name}) is missing")
+        if tensor.shape != shape:
+            raise CheckpointError(
+                f"{header.path}: tensor {source} has shape {tensor.shape}; the "
+                f"metadata ask for {shape}"
+            )
+        _check_type(header, tensor)
+        end = start + math.prod(shape) * (4 if dtype == "float32" else 2)
+        heads = _rotary_heads(architecture, name, config)
+        places.append(_Place(name, tensor, heads, start, end))
+        start = end
+    if left:
+        raise CheckpointError(
+            f"{header.path}: tensors that no {architecture.model_type} model has: "
+            f"{', '.join(sorted(left))}"
+        )
+    return places
+
+
+def _gguf_names(header: GGUFHeader, config: dict[str, object]) -> Any:
+    """The gguf package's own map from Hugging Face names to its own."""
+    name = header.text("general.architecture")
+    arch = next(arch for arch, text in gguf.MODEL_ARCH_NAMES.items() if text == name)
+    return gguf.get_tensor_name_map(arch, cast("int", config["num_hidden_layers"]))
+
+
+def _rotary_heads(
+    architecture: Architecture, name: str, config: dict[str, object]
+) -> int | None:
+    if not architecture.permutes_rotary_rows:
+        return None
+    part = name.rsplit(".", 2)[-2]
+    key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(part)
+    return None if key is None else cast("int", config[key])
+
+
+def _check_type(header: GGUFHeader, tensor: GGUFTensor) -> None:
+    if _can_dequantize(tensor.type):
+        return
+    supported = ", ".join(kind.name for kind in _TYPE if _can_dequantize(kind))
+    raise CheckpointError(
+        f"{header.path}: tensor {tensor.name} has type {tensor.type.name}, which "
+        f"cannot be dequantised; supported: {supported}"
+    )
+
+
+@cache
+def _can_dequantize(kind: gguf.GGMLQuantizationType) -> bool:
+    if kind in _PLAIN:
+        return True
+    block = np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    try:
+        gguf.dequantize(block, kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _preamble(places: list[_Place], dtype: str) -> bytes:
+    """Everything in front of the weights.
+
+    Source: https://github.com/huggingface/safetensors, "Format".
+    """
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    for place in places:
+        entries[place.name] = {
+            "dtype": _SAFETENSORS_DTYPE[dtype],
+            "shape": place.tensor.shape,
+            "data_offsets": (place.start_bytes, place.end_bytes),
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)  # weights start aligned
+    return len(text).to_bytes(8, "little") + text
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Copies tensors from one file to the other."""
+
+    path: Path
+    data: mmap.mmap
+    dtype: str
+    target: int
+    """File descriptor."""
+    offset_bytes: int
+    """Where the weights start in the target."""
+
+    def run(self, place: _Place) -> None:
+        """Dequantise one tensor and write it at its place, a few rows at a time."""
+        tensor = place.tensor
+        num_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        raw = np.frombuffer(self.data, np.uint8, tensor.num_bytes, tensor.offset_bytes)
+        rows = raw.reshape(num_rows, -1)
+        order = None
+        if place.num_rotary_heads is not None:
+            order = _row_order(tensor.shape[0], place.num_rotary_heads)
+        step = max(1, _CHUNK_ELEMENTS * num_rows // math.prod(tensor.shape))
+        position = self.offset_bytes + place.start_bytes
+        for first in range(0, num_rows, step):
+            part = slice(first, first + step)
+            if order is None:
+                chunk = _dequantize(rows[part], tensor.type)
+            elif num_rows == 1:  # a bias: its rows are its numbers
+                chunk = _dequantize(rows, tensor.type)[:, order]
+            else:  # a quantised row stays whole
+                chunk = _dequantize(rows[order[part]], tensor.type)
+            encoded = _encode(chunk, self.dtype, f"{self.path}: tensor {tensor.name}")
+            if os.pwrite(self.target, encoded, position) != len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            position += len(encoded)
+
+
+def _row_order(num_rows: int, num_heads: int) -> npt.NDArray[np.intp]:
+    """Where each row of a rotary projection stands in the GGUF.
+
+    A head's rows are ``x0 .. xn y0 .. yn`` in Hugging Face's order, where rotation
+    mixes x and y of one index, and ``x0 y0 .. xn yn`` in llama.cpp's.
+
+    Source: llama.cpp ``convert_hf_to_gguf.py``, ``LlamaModel.permute``.
+    """
+    stored = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
+    return stored.swapaxes(1, 2).reshape(num_rows)
+
+
+def _dequantize(
+    rows: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType
+) -> npt.NDArray[np.floating]:
+    if kind in _PLAIN:
+        return np.ascontiguousarray(rows).view(_PLAIN[kind])
+    # A NaN or infinite scale is the file's own business, not worth a warning a block.
+    with np.errstate(all="ignore"):
+        values: npt.NDArray[np.float32] = gguf.dequantize(rows, kind)
+    return values
+
+
+def _encode(values: npt.NDArray[np.floating], dtype: str, what: str) -> memoryview:
+    """Turn numbers into the bytes of ``dtype``, rounding to nearest even."""
+    if dtype == "float32":
+        return np.ascontiguousarray(values, "<f4").data.cast("B")
+    if dtype == "float16":
+        try:
+            with np.errstate(over="raise"):
+                return np.ascontiguousarray(values, "<f2").data.cast("B")
+        except FloatingPointError as error:
+            raise CheckpointError(
+                f"{what} has numbers above 65504, the limit of float16; use bfloat16 "
+                "or float32"
+            ) from error
+    encoded = gguf.quantize(np.ascontiguousarray(values, "<f4"), _TYPE.BF16)
+    return np.ascontiguousarray(encoded).data.cast("B")
