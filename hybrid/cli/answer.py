@@ -33,10 +33,12 @@ class Answer:
 
     def stats_line(self) -> str:
         """Sum it up for a person."""
-        prompt = len(self.output.prompt_token_ids or ())
+        metrics = self.output.metrics
         reasons = ", ".join(str(s.finish_reason) for s in self.output.outputs)
         return (
-            f"{prompt} prompt tokens, {self.num_output_tokens} output tokens, "
+            f"{metrics.num_prompt_tokens} prompt tokens "
+            f"({metrics.num_cached_tokens} cached), "
+            f"{self.num_output_tokens} output tokens, "
             f"first token {self.first_token_s:.2f} s, "
             f"{self.tokens_per_s:.1f} tokens/s, finished by {reasons}"
         )
@@ -56,8 +58,9 @@ class Answer:
                 for sample in self.output.outputs
             ],
             "usage": {
-                "prompt_tokens": len(self.output.prompt_token_ids or ()),
+                "prompt_tokens": self.output.metrics.num_prompt_tokens,
                 "completion_tokens": self.num_output_tokens,
+                "cached_tokens": self.output.metrics.num_cached_tokens,
             },
             "first_token_s": round(self.first_token_s, 4),
             "total_s": round(self.total_s, 4),

@@ -25,14 +25,20 @@ class EngineOptions:
     """Keywords of ``LLM``; ``None`` leaves the choice to the engine."""
 
     model: Annotated[
-        str,
+        str | None,
         _engine_option(
             "--model",
             "-m",
             help="A known name (`hybrid models`), a directory, a .gguf file or a "
             "Hugging Face id.",
         ),
-    ]
+    ] = None
+    revision: Annotated[
+        str | None,
+        _engine_option(
+            "--revision", help="Branch, tag or commit of a Hugging Face id."
+        ),
+    ] = None
     executor: Annotated[
         str,
         _engine_option(
@@ -68,8 +74,15 @@ class EngineOptions:
         int, _engine_option("--max-num-seqs", help="Most sequences that run at once.")
     ] = 256
     max_num_batched_tokens: Annotated[
-        int, _engine_option("--max-num-batched-tokens", help="Most tokens of one step.")
-    ] = 2048
+        int | None,
+        _engine_option("--max-num-batched-tokens", help="Most tokens of one step."),
+    ] = None
+    max_prefill_chunk_tokens: Annotated[
+        int | None,
+        _engine_option(
+            "--max-prefill-chunk-tokens", help="Most tokens of one prompt in one step."
+        ),
+    ] = None
     enable_prefix_caching: Annotated[
         bool,
         _engine_option(

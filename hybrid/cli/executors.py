@@ -2,23 +2,15 @@
 
 import dataclasses
 import json
-import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from .answer import write_now
+from .table import print_table
 
 if TYPE_CHECKING:
     from hybrid.backends.interface import Capabilities
-
-_ABILITIES: Final = (
-    "prefix_reuse",
-    "chunked_prefill",
-    "block_copy",
-    "prompt_logprobs",
-    "speculative_verify",
-)
 
 
 def executors(
@@ -32,8 +24,7 @@ def executors(
         rows = [_plain(dataclasses.asdict(entry)) for entry in entries]
         write_now(json.dumps(rows, indent=2, default=str) + "\n")
         return
-    from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - only where a table is drawn
 
     heads = ("name", "available", "devices", "dtypes", "block sizes", "KV order")
     table = Table(*heads, "can", box=None)
@@ -43,19 +34,18 @@ def executors(
             table.add_row(entry.name, "no", "-", "-", "-", "-", reason)
         else:
             table.add_row(entry.name, "yes", *_cells(entry.capabilities))
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    print_table(table)
 
 
 def _cells(can: "Capabilities") -> tuple[str, ...]:
-    abilities = [name for name in _ABILITIES if getattr(can, name)]
-    abilities.append("returns logits" if can.returns_logits else "samples itself")
-    abilities += can.quantization
+    from hybrid.executors import describe_features  # noqa: PLC0415 - only when it runs
+
     return (
         ", ".join(can.devices),
         ", ".join(can.dtypes),
         ", ".join(str(size) for size in can.block_sizes),
         ", ".join(can.kv_orders),
-        ", ".join(name.replace("_", " ") for name in abilities),
+        ", ".join((*describe_features(can), *can.quantization)),
     )
 
 

@@ -1,13 +1,13 @@
 """``hybrid pull`` and ``hybrid models``: what there is, and what is here."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from .answer import write_now
 from .progress import show_progress
+from .table import print_table
 
 
 def pull(
@@ -29,15 +29,14 @@ def models(
     if as_json:
         write_now(json.dumps(rows, indent=2) + "\n")
         return
-    from rich.console import Console  # noqa: PLC0415 - only where a table is drawn
-    from rich.filesize import decimal  # noqa: PLC0415
+    from rich.filesize import decimal  # noqa: PLC0415 - only where a table is drawn
     from rich.table import Table  # noqa: PLC0415
 
     table = Table("name", "description", "size", "license", "cached", box=None)
     for row in rows:
         cells = (row["name"], row["description"], decimal(row["size_bytes"]))
         table.add_row(*cells, row["license"], row["path"] or "no")
-    Console(file=sys.stdout, soft_wrap=True).print(table)
+    print_table(table)
 
 
 def _rows() -> list[dict[str, Any]]:
