@@ -4,20 +4,44 @@ Names follow vLLM 0.32 (``vllm/sampling_params.py``). Knows no vocabulary: ids a
 checked against the model's by whoever knows it, before the request enters the engine.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
 from .errors import InvalidRequest
+from .field_checks import (
+    as_bias,
+    as_bool,
+    as_float,
+    as_ids,
+    as_int,
+    as_positive_float,
+    as_texts,
+)
 
 MAX_SAMPLES: Final = 1024
 MAX_LOGPROBS: Final = 1_000_000
 """Above any vocabulary; the engine's own ``max_logprobs`` is the limit users meet."""
 MAX_STOP_STRINGS: Final = 64
 MAX_SEED: Final = 2**64 - 1
+MAX_BIAS: Final = 100.0
+GREEDY_BELOW: Final = 1e-5
+"""Temperatures below it are greedy. Divided by less, float32 logits of usual size
+differ by more than the softmax can tell apart, or not at all."""
 _NO_BIAS: Final[Mapping[int, float]] = MappingProxyType({})
+_OPTIONAL_INTS: Final = (
+    ("max_tokens", 1, None),
+    ("seed", 0, MAX_SEED),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+_FLAGS: Final = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "skip_special_tokens",
+    "detokenize",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +51,7 @@ class SamplingParams:
     Order: ``allowed_token_ids``, ``bad_words``, ``min_tokens``, ``logit_bias`` and
     custom logits processors; the three penalties; ``temperature``; ``min_p``;
     ``top_k``; ``top_p``; one draw. Greedy takes the highest logit after the penalties.
+    ``bad_words`` and ``min_tokens`` give way where they would leave nothing to draw.
 
     Raises:
         InvalidRequest: a value is outside its range; the message names the field.
@@ -35,12 +60,11 @@ class SamplingParams:
     n: int = 1
     """Samples of this prompt, 1 to 1024. They share the prompt's blocks."""
     temperature: float = 1.0
-    """Logits are divided by it; 0 is greedy, ties to the lowest id. From 0 to 2 is
-    usual. Values so small that the division loses the softmax give the greedy
-    answer."""
+    """Logits are divided by it; 0 is greedy, ties to the lowest id, and so is whatever
+    is below 1e-5, where the division would lose the softmax. From 0 to 2 is usual."""
     top_p: float = 1.0
-    """In (0, 1]: keep the smallest set of likeliest ids whose probability reaches
-    it."""
+    """In (0, 1]: keep the smallest set of likeliest ids whose probability reaches this
+    share of what ``min_p`` and ``top_k`` leave; ties to the lowest id."""
     top_k: int = 0
     """Keep the k most likely ids, ties to the lowest id; 0 (or -1) keeps all."""
     min_p: float = 0.0
@@ -57,7 +81,8 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     """If given, no other id can be drawn; not empty."""
     bad_words: tuple[str, ...] = ()
-    """Texts whose tokens may not be completed, with and without a space before."""
+    """Texts whose tokens may not be completed, with and without a space before; one may
+    have begun in the prompt."""
     min_tokens: int = 0
     """End-of-sequence and ``stop_token_ids`` cannot be drawn, and stop strings are not
     looked for, until this many tokens are out."""
@@ -78,56 +103,62 @@ class SamplingParams:
     """Whether special tokens are left out of ``text``."""
     logprobs: int | None = None
     """Log-probabilities of the k most likely ids per output token, and of the one drawn
-    (k + 1 entries when it is not among them). They are those of the raw logits, before
-    everything above."""
+    (k + 1 entries when it is not among them): the log-softmax of the raw logits, before
+    everything above, over the ids that the tokenizer knows."""
     prompt_logprobs: int | None = None
     """The same for every prompt token but the first, whose entry is ``None``."""
     detokenize: bool = True
     """Whether text is made. Without it, stop strings and bad words are refused."""
 
     def __post_init__(self) -> None:
-        """Bring sequences into one shape, then check every field."""
-        set_field = object.__setattr__
-        for name in ("stop", "bad_words"):
-            set_field(self, name, _as_texts(name, getattr(self, name)))
-        set_field(
-            self, "stop_token_ids", _as_ids("stop_token_ids", self.stop_token_ids)
-        )
-        if self.allowed_token_ids is not None:
-            ids = _as_ids("allowed_token_ids", self.allowed_token_ids)
-            set_field(self, "allowed_token_ids", ids)
-        if self.top_k == -1:
-            set_field(self, "top_k", 0)
-        set_field(self, "logit_bias", _as_bias(self.logit_bias))
-        self._check_numbers()
+        """Check every field and bring it into one shape."""
+        for name, value in self._checked():
+            object.__setattr__(self, name, value)
         self._check_combinations()
+
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[dict[str, Any]], "SamplingParams"], tuple[dict[str, Any]]]:
+        """Pickle and copy by value: a read-only mapping can do neither."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return _from_values, ({**values, "logit_bias": dict(self.logit_bias)},)
+
+    def __hash__(self) -> int:
+        """Equal parameters hash alike, the bias included."""
+        names = [entry.name for entry in fields(self) if entry.name != "logit_bias"]
+        bias = frozenset(self.logit_bias.items())
+        return hash((bias, *(getattr(self, name) for name in names)))
 
     @property
     def is_greedy(self) -> bool:
         """Whether the answer involves no draw."""
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_BELOW
 
-    def _check_numbers(self) -> None:
-        _check_int("n", self.n, 1, MAX_SAMPLES)
-        _check_float("temperature", self.temperature, 0.0, math.inf)
-        _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _check_int("top_k", self.top_k, 0, None)
-        _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_float(
-            "repetition_penalty", self.repetition_penalty, 0.0, math.inf, open_low=True
-        )
-        _check_int("min_tokens", self.min_tokens, 0, None)
-        for name, low, high in (
-            ("max_tokens", 1, None),
-            ("seed", 0, MAX_SEED),
-            ("logprobs", 0, MAX_LOGPROBS),
-            ("prompt_logprobs", 0, MAX_LOGPROBS),
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                _check_int(name, value, low, high)
+    def _checked(self) -> Iterator[tuple[str, object]]:
+        """Names and checked values of all fields."""
+        yield "n", as_int("n", self.n, 1, MAX_SAMPLES)
+        yield "temperature", as_float("temperature", self.temperature, 0.0)
+        yield "top_p", as_positive_float("top_p", self.top_p, 1.0)
+        top_k = as_int("top_k", self.top_k, -1)
+        yield "top_k", max(top_k, 0)
+        yield "min_p", as_float("min_p", self.min_p, 0.0, 1.0)
+        for name in ("presence_penalty", "frequency_penalty"):
+            yield name, as_float(name, getattr(self, name), -2.0, 2.0)
+        name = "repetition_penalty"
+        yield name, as_positive_float(name, self.repetition_penalty)
+        yield "logit_bias", as_bias("logit_bias", self.logit_bias, MAX_BIAS)
+        if self.allowed_token_ids is not None:
+            name = "allowed_token_ids"
+            yield name, as_ids(name, self.allowed_token_ids)
+        yield "stop_token_ids", as_ids("stop_token_ids", self.stop_token_ids)
+        for name in ("stop", "bad_words"):
+            yield name, as_texts(name, getattr(self, name))
+        yield "min_tokens", as_int("min_tokens", self.min_tokens, 0)
+        for name, low, high in _OPTIONAL_INTS:
+            if getattr(self, name) is not None:
+                yield name, as_int(name, getattr(self, name), low, high)
+        for name in _FLAGS:
+            yield name, as_bool(name, getattr(self, name))
 
     def _check_combinations(self) -> None:
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -158,69 +189,5 @@ class SamplingParams:
                 )
 
 
-def _fault(name: str, value: object, wanted: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{name} is {value!r}, must be {wanted}", field=name, value=value
-    )
-
-
-def _check_int(name: str, value: object, low: int, high: int | None) -> None:
-    wanted = f"an integer, {low} or more" if high is None else f"from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _fault(name, value, wanted)
-    if value < low or (high is not None and value > high):
-        raise _fault(name, value, wanted)
-
-
-def _check_float(
-    name: str, value: object, low: float, high: float, *, open_low: bool = False
-) -> None:
-    bracket = "(" if open_low else "["
-    wanted = (
-        f"a finite number in {bracket}{low:g}, {high:g}]"
-        if math.isfinite(high)
-        else f"a finite number {'above' if open_low else 'of at least'} {low:g}"
-    )
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _fault(name, value, wanted)
-    if not math.isfinite(value) or not low <= value <= high:
-        raise _fault(name, value, wanted)
-    if open_low and value == low:
-        raise _fault(name, value, wanted)
-
-
-def _as_texts(name: str, value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, Sequence) or not all(isinstance(t, str) for t in texts):
-        raise _fault(name, value, "a text or a sequence of texts")
-    if not all(texts):
-        raise _fault(name, value, "free of empty texts")
-    return tuple(texts)
-
-
-def _as_ids(name: str, value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise _fault(name, value, "a sequence of token ids")
-    ids = tuple(value)
-    for token_id in ids:
-        _check_int(name, token_id, 0, None)
-    return ids
-
-
-def _as_bias(value: Any) -> Mapping[int, float]:
-    if value is None or not value:
-        return _NO_BIAS
-    if not isinstance(value, Mapping):
-        raise _fault("logit_bias", value, "a mapping of token ids to numbers")
-    bias: dict[int, float] = {}
-    for key, amount in value.items():
-        # OpenAI's JSON has the ids as text.
-        token_id = int(key) if isinstance(key, str) and key.isdecimal() else key
-        _check_int("logit_bias", token_id, 0, None)
-        _check_float(f"logit_bias[{token_id}]", amount, -100.0, 100.0)
-        bias[token_id] = float(amount)
-    return MappingProxyType(bias)
+def _from_values(values: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**values)

@@ -1,0 +1,270 @@
+"""The sampler: one step's logits in, one step's tokens out. numpy on the host only.
+
+Rows are independent: no row's result depends on which others share the step. The
+executor's memory is looked at without a copy and never written; only a row that masks,
+processors or penalties change is copied.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.backends.interface import ForwardResult
+from hybrid.scheduler.errors import ExecutorFailed, UnsupportedFeature
+from hybrid.scheduler.generate_request import GenerateRequest
+from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
+
+from .logits_processor import LogitsProcessor
+from .request_state import RequestState
+from .sampled_step import SampledStep, TokenLogprobs
+from .token_logprobs import token_logprobs
+from .uniform import derive_seed
+
+BadWordEncoder = Callable[[str], Sequence[tuple[int, ...]]]
+"""The id sequences that spell a word, with and without a space before."""
+
+
+class Sampler:
+    """Draws for every request by ``SamplingParams``; keeps what each has drawn.
+
+    Driven by one thread, in the engine's order: ``add_request`` once per request,
+    ``release(plan.finished)`` and ``sample`` once per step.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        num_valid_ids: int | None = None,
+        seed: int = 0,
+        encode_bad_word: BadWordEncoder | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            vocab_size: columns of the logits.
+            num_valid_ids: ids that the tokenizer knows; columns above (a padded head)
+                do not exist for draws and log-probabilities. ``None``: all columns.
+            seed: source of the seeds of requests that bring none: the i-th request
+                added gets the i-th.
+            encode_bad_word: without it ``bad_words`` are refused.
+            logits_processors: applied in this order to the requests each names.
+        """
+        self._vocab_size = vocab_size
+        self._num_ids = min(vocab_size, num_valid_ids or vocab_size)
+        self._seed = seed
+        self._encode_bad_word = encode_bad_word
+        self._processors = tuple(logits_processors)
+        self._states: dict[str, RequestState] = {}
+        self._num_arrived = 0
+
+    @property
+    def num_requests(self) -> int:
+        """Requests with a sequence that has not been released."""
+        return len(self._states)
+
+    def add_request(self, request: GenerateRequest) -> None:
+        """Prepare for a request that the scheduler has admitted.
+
+        An ended request of the same id whose release is still to come makes way.
+
+        Raises:
+            UnsupportedFeature: ``bad_words`` without an encoder.
+        """
+        params = request.sampling_params
+        bad_words: list[tuple[int, ...]] = []
+        for word in params.bad_words:
+            if self._encode_bad_word is None:
+                raise UnsupportedFeature(
+                    f"bad_words has {word!r}, but this engine has no tokenizer to "
+                    "spell it"
+                )
+            bad_words.extend(self._encode_bad_word(word))
+        seed = params.seed
+        if seed is None:
+            seed = derive_seed(self._seed, self._num_arrived)
+        self._num_arrived += 1
+        state = RequestState(
+            request,
+            seed=seed,
+            num_ids=self._num_ids,
+            bad_words=bad_words,
+            processors=[p for p in self._processors if p.applies_to(request)],
+        )
+        ended = self._states.get(request.request_id)
+        if ended is not None:
+            state.stale_samples = ended.stale_samples | ended.live_samples
+        self._states[request.request_id] = state
+
+    def release(self, keys: Iterable[SequenceKey]) -> None:
+        """Forget ended sequences (``plan.finished``); unknown keys are no error."""
+        for request_id, sample_index in keys:
+            state = self._states.get(request_id)
+            if state is None:
+                continue
+            if sample_index in state.stale_samples:
+                state.stale_samples.discard(sample_index)
+                continue
+            state.drop(sample_index)
+            if not state.live_samples:
+                del self._states[request_id]
+
+    def sample(
+        self,
+        plan: StepPlan,
+        result: ForwardResult,
+        *,
+        excluded: frozenset[str] = frozenset(),
+    ) -> SampledStep:
+        """Draw the tokens of one step and commit them to the histories.
+
+        Args:
+            plan: what was executed.
+            result: what came out of it. Tokens that the executor sampled itself are
+                taken as they are, without log-probabilities.
+            excluded: requests that get placeholder tokens (id 0) and no commitment,
+                because a first call failed for them and the caller is about to abort
+                them.
+
+        Raises:
+            SamplingFailed: one request's draw is impossible. Nothing was committed:
+                call again with its id among ``excluded``, then abort it.
+            ExecutorFailed: the result does not fit the plan.
+        """
+        if result.sampled_token_ids is not None:
+            return self._adopt(plan, result.sampled_token_ids)
+        rows = self._split(plan, self._view(plan, result))
+        drawn: list[tuple[int, ...]] = []
+        logprobs: list[tuple[TokenLogprobs, ...] | None] = []
+        prompt_logprobs: list[tuple[TokenLogprobs, ...] | None] = []
+        for entry, logits in zip(plan.scheduled, rows, strict=True):
+            if entry.request.request_id in excluded:
+                drawn.append((0,) * entry.num_samples)
+                logprobs.append(None)
+                prompt_logprobs.append(None)
+                continue
+            token_ids = self._draw(entry, logits)
+            drawn.append(token_ids)
+            logprobs.append(_output_logprobs(entry, logits, token_ids))
+            prompt_logprobs.append(self._prompt_logprobs(entry, logits))
+        self._commit(plan, drawn, excluded)
+        return SampledStep(tuple(drawn), tuple(logprobs), tuple(prompt_logprobs))
+
+    def _view(self, plan: StepPlan, result: ForwardResult) -> NDArray[np.float32]:
+        """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""
+        wanted = (
+            sum(entry.num_logits_rows for entry in plan.scheduled),
+            self._vocab_size,
+        )
+        if result.logits is None:
+            if wanted[0] == 0:
+                return np.empty((0, self._num_ids), np.float32)
+            raise ExecutorFailed(
+                f"the executor returned no logits, {wanted[0]} rows were wanted"
+            )
+        logits: NDArray[Any] = np.from_dlpack(result.logits)
+        if logits.shape != wanted or logits.dtype != np.float32:
+            raise ExecutorFailed(
+                f"the executor returned {logits.dtype} logits of shape "
+                f"{logits.shape}, wanted float32 of shape {wanted}"
+            )
+        view = logits[:, : self._num_ids]
+        view.flags.writeable = False
+        return view
+
+    @staticmethod
+    def _split(
+        plan: StepPlan, logits: NDArray[np.float32]
+    ) -> list[NDArray[np.float32]]:
+        rows = []
+        start = 0
+        for entry in plan.scheduled:
+            rows.append(logits[start : start + entry.num_logits_rows])
+            start += entry.num_logits_rows
+        return rows
+
+    def _draw(
+        self, entry: ScheduledRequest, logits: NDArray[np.float32]
+    ) -> tuple[int, ...]:
+        if entry.num_samples == 0:
+            return ()
+        if entry.num_draft_tokens:
+            raise UnsupportedFeature(
+                f"request {entry.request.request_id!r} has "
+                f"{entry.num_draft_tokens} draft tokens: the sampler verifies none"
+            )
+        state = self._states[entry.request.request_id]
+        return state.draw(logits[-1], entry.sample_index, entry.num_samples)
+
+    def _prompt_logprobs(
+        self, entry: ScheduledRequest, logits: NDArray[np.float32]
+    ) -> tuple[TokenLogprobs, ...] | None:
+        """Those of the prompt tokens that these rows are the first to predict."""
+        num_top = entry.request.sampling_params.prompt_logprobs
+        if num_top is None:
+            return None
+        if entry.sample_index != 0:
+            return ()
+        prompt = entry.request.prompt_token_ids
+        end = entry.num_computed_tokens + len(entry.token_ids)
+        # Row i is that of position first + i and predicts the token after it.
+        first = end - len(logits)
+        wanted = self._states[entry.request.request_id].next_prompt_position
+        found: list[TokenLogprobs] = []
+        for target in range(max(first + 1, wanted), min(end + 1, len(prompt))):
+            row = logits[target - 1 - first]
+            found += token_logprobs(row, (prompt[target],), num_top)
+        return tuple(found)
+
+    def _commit(
+        self,
+        plan: StepPlan,
+        drawn: Sequence[tuple[int, ...]],
+        excluded: frozenset[str],
+    ) -> None:
+        for entry, token_ids in zip(plan.scheduled, drawn, strict=True):
+            request_id = entry.request.request_id
+            if request_id in excluded:
+                continue
+            state = self._states[request_id]
+            if token_ids:
+                state.commit(entry.sample_index, token_ids)
+            if entry.num_logits_rows and entry.sample_index == 0:
+                end = entry.num_computed_tokens + len(entry.token_ids)
+                state.next_prompt_position = max(state.next_prompt_position, end + 1)
+
+    def _adopt(
+        self, plan: StepPlan, sampled: tuple[tuple[int, ...], ...]
+    ) -> SampledStep:
+        if len(sampled) != len(plan.scheduled):
+            raise ExecutorFailed(
+                f"the executor sampled for {len(sampled)} entries, "
+                f"the plan has {len(plan.scheduled)}"
+            )
+        for entry, token_ids in zip(plan.scheduled, sampled, strict=True):
+            most = entry.num_samples + entry.num_draft_tokens
+            if not entry.num_samples <= len(token_ids) <= most:
+                raise ExecutorFailed(
+                    f"request {entry.request.request_id!r}: the executor sampled "
+                    f"{len(token_ids)} tokens, the plan wants {entry.num_samples}"
+                )
+        for entry, token_ids in zip(plan.scheduled, sampled, strict=True):
+            state = self._states[entry.request.request_id]
+            if entry.num_samples > 1:
+                state.commit(entry.sample_index, token_ids)
+            else:
+                state.append_run(entry.sample_index, token_ids)
+        none = (None,) * len(sampled)
+        return SampledStep(sampled, none, none)
+
+
+def _output_logprobs(
+    entry: ScheduledRequest, logits: NDArray[np.float32], token_ids: tuple[int, ...]
+) -> tuple[TokenLogprobs, ...] | None:
+    num_top = entry.request.sampling_params.logprobs
+    if num_top is None:
+        return None
+    return token_logprobs(logits[-1], token_ids, num_top) if token_ids else ()
