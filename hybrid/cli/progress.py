@@ -3,16 +3,19 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hybrid.backends.interface import ProgressCallback
+if TYPE_CHECKING:
+    # At run time it would bring numpy along.
+    from hybrid.backends.interface import ProgressCallback
+
 
 _BYTES_FROM: Final = 1_000_000
 """A stage of so many units counts bytes: no model has a million shards or tensors."""
 
 
 @contextmanager
-def show_progress() -> Iterator[ProgressCallback | None]:
+def show_progress() -> Iterator["ProgressCallback | None"]:
     """Give a callback that draws a bar per stage; ``None`` where stderr is no terminal.
 
     The bars vanish at the end, so that an answer stands alone.

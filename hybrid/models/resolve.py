@@ -8,15 +8,18 @@ owner/name                                        the Hugging Face hub
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
-from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import InvalidRequest, ModelNotFound
 
 from .catalog import KNOWN_MODELS, find_known_model, nearest_known_name
 from .hub import fetch_from_hub, is_hub_id
 from .pull import pull
+
+if TYPE_CHECKING:
+    # At run time it would bring numpy along.
+    from hybrid.backends.interface import ProgressCallback
 
 _GGUF_MAGIC: Final = b"GGUF"
 
@@ -24,7 +27,7 @@ _GGUF_MAGIC: Final = b"GGUF"
 def resolve_model(
     name: str | os.PathLike[str],
     *,
-    progress: ProgressCallback | None = None,
+    progress: "ProgressCallback | None" = None,
     revision: str | None = None,
 ) -> ModelSource:
     """Find a model's files, fetching them if they are not here.

@@ -1,0 +1,90 @@
+"""Public names and options are explained where a reader looks for them."""
+
+import ast
+import re
+
+import pytest
+
+from hybrid.cli.app import app
+from hybrid.engine_config import EngineConfig
+from hybrid.scheduler.sampling_params import SamplingParams
+from tests.source_tree import ROOT, parse, place, public_definitions, python_files
+
+
+def _documents() -> str:
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return "\n".join(page.read_text("utf-8") for page in pages)
+
+
+def _cli_options() -> list[str]:
+    """Every spelling of every option and command, from the commands themselves."""
+    from typer.main import get_command  # noqa: PLC0415 - typer's own introspection
+
+    group = get_command(app)
+    commands = {"": group, **getattr(group, "commands", {})}
+    names = [name for name in commands if name]
+    for command in commands.values():
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                names += [*parameter.opts, *parameter.secondary_opts]
+    return sorted(set(names))
+
+
+def test_everything_public_has_a_docstring() -> None:
+    """Modules, classes, functions and methods say what they are, tests included."""
+    silent = []
+    for path in python_files():
+        tree = parse(path)
+        if ast.get_docstring(tree) is None:
+            silent.append(place(path))
+        silent += [
+            f"{place(path, node)} {name}"
+            for name, node in public_definitions(tree.body)
+            if not ast.get_docstring(node) and not _is_overload(node)
+        ]
+    assert not silent
+
+
+def _is_overload(node: ast.AST) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any("overload" in ast.unparse(decorator) for decorator in decorators)
+
+
+def test_tests_say_what_they_state() -> None:
+    """A test's docstring is a sentence, not a repetition of its name."""
+    thin = []
+    for path in python_files("tests"):
+        for name, node in public_definitions(parse(path).body):
+            text = ast.get_docstring(node) or ""
+            if name.startswith("test_") and len(text.split()) < 4:
+                thin.append(f"{place(path, node)} {name}")
+    assert not thin
+
+
+@pytest.mark.parametrize("keyword", sorted(EngineConfig.model_fields))
+def test_every_engine_keyword_is_documented(keyword: str) -> None:
+    """A keyword of ``LLM`` stands, as code, in docs/."""
+    assert re.search(rf"`[^`\n]*\b{keyword}\b[^`\n]*`", _documents())
+
+
+@pytest.mark.parametrize("field", sorted(SamplingParams.__dataclass_fields__))
+def test_every_sampling_field_is_documented(field: str) -> None:
+    """A field of ``SamplingParams`` stands, as code, in docs/."""
+    assert re.search(rf"`[^`\n]*\b{field}\b[^`\n]*`", _documents())
+
+
+@pytest.mark.parametrize("option", _cli_options())
+def test_every_command_line_option_is_documented(option: str) -> None:
+    """Every command and every spelling of its options stands in docs/cli.md."""
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", page)
+
+
+def test_every_sampling_option_of_the_command_line_is_a_field() -> None:
+    """The command line invents no sampling words of its own."""
+    from hybrid.cli.engine_options import EngineOptions  # noqa: PLC0415 - for this test
+    from hybrid.cli.sampling_options import SamplingOptions  # noqa: PLC0415
+
+    sampling = set(SamplingOptions.__dataclass_fields__)
+    assert sampling <= set(SamplingParams.__dataclass_fields__)
+    assert set(EngineOptions.__dataclass_fields__) <= set(EngineConfig.model_fields)
