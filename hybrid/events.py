@@ -1,4 +1,4 @@
-"""How events are written. Called by entry points only; importing configures nothing.
+"""How events are written. Entry points call this; importing configures nothing.
 
 Modules log through ``structlog.get_logger()``. A program that embeds the engine keeps
 its own configuration of structlog.
@@ -49,10 +49,20 @@ def configure_logging(
             *_renderers(plain=plain, colors=at_terminal),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=target),
-        # A cached logger would keep a stream and a level that were replaced since.
+        # stderr is looked up anew for each event, for it may be replaced and closed
+        # (by a test runner, a notebook); a cached logger would keep the old one.
+        logger_factory=lambda *_: structlog.PrintLogger(stream or sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def configure_if_unset(level: str = "info") -> None:
+    """Configure as ``configure_logging`` does, unless the program has already done so.
+
+    structlog's own default would write every debug event to stdout.
+    """
+    if not structlog.is_configured():
+        configure_logging(level)
 
 
 def _renderers(*, plain: bool, colors: bool) -> list[Any]:
