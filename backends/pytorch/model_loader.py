@@ -1,0 +1,184 @@
+"""Loads a Hugging Face directory into transformers' own model, or says what is wrong.
+
+No parameter is ever left at its random initial value: what the files lack, have too
+much of, or have in another shape is an error that names it.
+"""
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+
+import torch
+
+from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
+from hybrid.backends.checkpoint.json_file import read_json_object
+from hybrid.backends.checkpoint.safetensors_index import (
+    SafetensorsSummary,
+    check_safetensors,
+)
+from hybrid.backends.interface import ProgressCallback
+from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+_FLOATING: Final = {"F64", "F32", "F16", "BF16"}
+_QUANTIZATION_FILES: Final = ("quantize_config.json", "quant_config.json")
+_MAX_NAMED: Final = 5
+
+
+def load_model(
+    directory: Path,
+    *,
+    dtype: str,
+    device: str,
+    attn_implementation: str,
+    progress: ProgressCallback | None = None,
+) -> torch.nn.Module:
+    """Load the model in ``directory``, ready for inference.
+
+    Where config.json ties the embeddings but the files hold another ``lm_head.weight``,
+    the files win: the two are separate, as they were when the files were written.
+
+    Args:
+        directory: config.json and safetensors, as Hugging Face writes them.
+        dtype: parameters are converted to it: ``float32``, ``bfloat16``, ``float16``.
+        device: where torch puts them.
+        attn_implementation: transformers' name of the attention function.
+        progress: called with stage ``load`` and bytes of the files.
+
+    Returns:
+        The model in evaluation mode, its parameters frozen.
+
+    Raises:
+        CheckpointError: the files are at fault; names the file or parameter.
+        UnsupportedFeature: the weights are quantised.
+        ConfigError: ``dtype`` is unknown.
+    """
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype={dtype!r}: known are {', '.join(_DTYPES)}")
+    config = read_json_object(directory / "config.json")
+    if config is None:
+        raise CheckpointError(f"{directory} has no config.json")
+    _refuse_quantized(directory, config)
+    summary = check_safetensors(directory)
+    _refuse_integers(directory, summary)
+    if progress is not None:
+        progress("load", 0, summary.num_bytes)
+    with paused_garbage_collection():
+        model, report = _from_pretrained(directory, dtype, attn_implementation)
+    _check_report(directory, report)
+    model.to(device)
+    model.eval()
+    model.requires_grad_(requires_grad=False)
+    if progress is not None:
+        progress("load", summary.num_bytes, summary.num_bytes)
+    return model
+
+
+def _refuse_quantized(directory: Path, config: dict[str, object]) -> None:
+    """Refuse quantised weights by name, before transformers makes them random."""
+    text_config = config.get("text_config")
+    found: dict[str, object] = {
+        name: read_json_object(directory / name) for name in _QUANTIZATION_FILES
+    }
+    for level in (config, text_config if isinstance(text_config, dict) else {}):
+        for name in ("quantization_config", "compression_config"):
+            found[name] = found.get(name) or level.get(name)
+    for name, settings in found.items():
+        if settings is None:
+            continue
+        method = "unknown"
+        details = ""
+        if isinstance(settings, dict):
+            method = str(settings.get("quant_method", method))
+            details = ", ".join(
+                f"{key}={value!r:.60}"
+                for key, value in settings.items()
+                if key != "quant_method"
+            )
+        raise UnsupportedFeature(
+            f"{directory} is quantised ({name}: quant_method {method}; {details}); the "
+            "torch executor runs float32, bfloat16 and float16 weights only"
+        )
+
+
+def _refuse_integers(directory: Path, summary: SafetensorsSummary) -> None:
+    for name, (dtype, _) in summary.tensors.items():
+        if name.endswith((".weight", ".bias")) and dtype not in _FLOATING:
+            raise UnsupportedFeature(
+                f"{directory}: {name} is stored as {dtype}; the torch executor runs "
+                f"weights stored as {', '.join(sorted(_FLOATING))} only"
+            )
+
+
+def _from_pretrained(
+    directory: Path, dtype: str, attn_implementation: str
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415  (1.9 s)
+
+    try:
+        with _quiet_transformers():
+            loaded = AutoModelForCausalLM.from_pretrained(
+                str(directory),
+                dtype=_DTYPES[dtype],
+                attn_implementation=attn_implementation,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                # Reported to us by name instead of as a RuntimeError.
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers raises whatever broke
+        raise CheckpointError(
+            f"{directory} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    return cast("tuple[torch.nn.Module, dict[str, Any]]", loaded)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep transformers' bars and reports off the terminal; our errors say it all."""
+    from transformers.utils import logging as hf_logging  # noqa: PLC0415  (see above)
+
+    verbosity = hf_logging.get_verbosity()
+    had_bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(logging.ERROR)
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(verbosity)
+        if had_bars:
+            hf_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _check_report(directory: Path, report: dict[str, Any]) -> None:
+    kinds = {
+        "missing_keys": "parameters that no file holds",
+        "unexpected_keys": "tensors that are no parameter of this model",
+        "mismatched_keys": "tensors whose shape is not the parameter's",
+        "error_msgs": "errors",
+    }
+    faults = [
+        f"{what}: {_some(report[kind])}"
+        for kind, what in kinds.items()
+        if report.get(kind)
+    ]
+    if faults:
+        raise CheckpointError(
+            f"{directory} does not fit its config.json; {'; '.join(faults)}"
+        )
+
+
+def _some(names: Collection[Any]) -> str:
+    ordered = sorted(map(str, names))
+    text = ", ".join(ordered[:_MAX_NAMED])
+    more = len(ordered) - _MAX_NAMED
+    return f"{text} and {more} more" if more > 0 else text
