@@ -1,1 +1,97 @@
-"""One paged scheduler, any executor."""
+"""One paged scheduler, any executor.
+
+Names are imported when they are first used: importing this package loads no numpy, no
+torch and no model code.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .async_engine import AsyncHybridEngine
+    from .engine import HybridEngine
+    from .engine_builder import build_engine
+    from .engine_config import EngineConfig
+    from .llm import LLM
+    from .outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from .scheduler.errors import (
+        CheckpointError,
+        ConfigError,
+        DuplicateRequest,
+        EngineClosed,
+        ExecutorFailed,
+        HybridError,
+        InvalidRequest,
+        ModelNotFound,
+        OutOfBlocks,
+        RequestTooLong,
+        UnsupportedFeature,
+    )
+    from .scheduler.interface import FinishReason
+    from .scheduler.sampling_params import SamplingParams
+
+_HOMES: Final = {
+    "AsyncHybridEngine": ".async_engine",
+    "HybridEngine": ".engine",
+    "build_engine": ".engine_builder",
+    "EngineConfig": ".engine_config",
+    "LLM": ".llm",
+    "CompletionOutput": ".outputs",
+    "Logprob": ".outputs",
+    "RequestMetrics": ".outputs",
+    "RequestOutput": ".outputs",
+    "CheckpointError": ".scheduler.errors",
+    "ConfigError": ".scheduler.errors",
+    "DuplicateRequest": ".scheduler.errors",
+    "EngineClosed": ".scheduler.errors",
+    "ExecutorFailed": ".scheduler.errors",
+    "HybridError": ".scheduler.errors",
+    "InvalidRequest": ".scheduler.errors",
+    "ModelNotFound": ".scheduler.errors",
+    "OutOfBlocks": ".scheduler.errors",
+    "RequestTooLong": ".scheduler.errors",
+    "UnsupportedFeature": ".scheduler.errors",
+    "FinishReason": ".scheduler.interface",
+    "SamplingParams": ".scheduler.sampling_params",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncHybridEngine",
+    "CheckpointError",
+    "CompletionOutput",
+    "ConfigError",
+    "DuplicateRequest",
+    "EngineClosed",
+    "EngineConfig",
+    "ExecutorFailed",
+    "FinishReason",
+    "HybridEngine",
+    "HybridError",
+    "InvalidRequest",
+    "Logprob",
+    "ModelNotFound",
+    "OutOfBlocks",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestTooLong",
+    "SamplingParams",
+    "UnsupportedFeature",
+    "__version__",
+    "build_engine",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when the name is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

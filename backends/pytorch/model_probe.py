@@ -22,7 +22,7 @@ from .kv_pool import KVPool
 from .step_attention import make_step_attention
 
 MAX_RELATIVE_ERROR: Final = {torch.float32: 1e-3}
-"""Norm of the difference over the norm, by dtype. Rounding gave 4e-7 in float32 and 0.01
+"""Norm of the difference over the norm, by dtype. Rounding gave 4e-7 in float32, 0.01
 in bfloat16 at most (18 architectures); a model that paging breaks is off by more."""
 MAX_RELATIVE_ERROR_HALF: Final = 0.05
 """The same for the 16-bit dtypes."""

@@ -1,0 +1,48 @@
+"""How many blocks the KV pool gets."""
+
+from typing import Final
+
+from hybrid.backends.interface import KVSpec
+from hybrid.scheduler import ConfigError
+
+from .engine_config import EngineConfig
+
+FREE_MEMORY_SHARE: Final = {"cpu": 0.5}
+FREE_MEMORY_SHARE_GPU: Final = 0.9
+"""Of the memory that is free once the weights are loaded. A CPU's is shared with the
+activations and with whatever else the machine does."""
+
+
+def choose_num_blocks(
+    config: EngineConfig,
+    spec: KVSpec,
+    *,
+    block_size: int,
+    max_model_len: int,
+    device: str,
+) -> int:
+    """Usable blocks of the pool (the null block comes on top).
+
+    Without a size given: a share of the free memory, but no more than
+    ``max_num_seqs`` sequences of full length could use.
+
+    Raises:
+        ConfigError: not even one block fits; names the bytes.
+    """
+    if config.num_kv_blocks is not None:
+        return config.num_kv_blocks
+    block_bytes = spec.layout(1, block_size).block_bytes
+    if config.kv_cache_memory is not None:
+        budget = config.kv_cache_memory
+        num_blocks = budget // block_bytes - 1
+    else:
+        share = FREE_MEMORY_SHARE.get(device, FREE_MEMORY_SHARE_GPU)
+        budget = int(spec.available_bytes * share)
+        most = config.max_num_seqs * -(-max_model_len // block_size)
+        num_blocks = min(budget // block_bytes - 1, most)
+    if num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_memory of {budget:,} bytes holds no KV block beside the null "
+            f"block: one of {block_size} tokens takes {block_bytes:,} bytes"
+        )
+    return num_blocks

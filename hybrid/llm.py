@@ -1,0 +1,236 @@
+"""The offline API: prompts in, answers out. Names follow vLLM 0.32 (``vllm.LLM``)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+
+from hybrid.backends.interface import ProgressCallback
+from hybrid.scheduler import InvalidRequest, SamplingParams
+
+from .batch_progress import BatchProgress
+from .engine import HybridEngine
+from .engine_builder import build_engine
+from .engine_config import EngineConfig
+from .events import configure_logging
+from .outputs import RequestOutput
+from .prompt import Prompt, TokensPrompt, is_one_prompt
+
+Message = Mapping[str, Any]
+"""``{"role": ..., "content": ...}`` and whatever else the chat template reads."""
+
+
+class LLM:
+    """A model and its engine, for a program that has its prompts at hand.
+
+    Not thread-safe; ``AsyncHybridEngine`` serves many callers.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+        **options: Any,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            model: a known name, a directory, a .gguf file or a Hugging Face id.
+            progress: told how far fetching, converting and loading are.
+            **options: the fields of ``EngineConfig``.
+
+        Raises:
+            ConfigError: an option is unknown (names the nearest) or out of range.
+            CheckpointError: the model cannot be found or read.
+            UnsupportedFeature: the executor cannot run it.
+        """
+        if not structlog.is_configured():
+            configure_logging("info")
+        if model is not None:
+            options["model"] = model
+        config = EngineConfig.from_keywords(options)
+        self._chat_template: Final = config.chat_template
+        self.llm_engine: Final[HybridEngine] = build_engine(
+            config, progress=progress, log_requests=False
+        )
+        self._ids: Final = map(str, count())
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Continue prompts; all run together under the scheduler.
+
+        Args:
+            prompts: text, token ids, a mapping of either; or a sequence of them.
+            sampling_params: for all, or one per prompt; ``None``: the defaults.
+            use_tqdm: whether to show progress on a terminal (the name is vLLM's).
+            priority: one per prompt; lower runs first under the priority policy.
+
+        Returns:
+            One output per prompt, in order.
+
+        Raises:
+            InvalidRequest: a prompt or parameter is at fault; nothing was run.
+            ExecutorFailed: the executor failed; the engine has ended.
+        """
+        batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
+        params = _one_each("sampling_params", sampling_params, len(batch))
+        priorities = _one_each("priority", priority, len(batch))
+        return self._run(batch, params, priorities, use_tqdm=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **template_variables: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several together.
+
+        Args:
+            messages: a conversation, or a sequence of them.
+            sampling_params: for all, or one per conversation.
+            use_tqdm: whether to show progress on a terminal.
+            tools: tools for the chat template.
+            add_generation_prompt: whether the template opens the answer.
+            **template_variables: more variables for the template.
+
+        Raises:
+            InvalidRequest: no template, or it refuses the messages; nothing was run.
+        """
+        is_one = not messages or isinstance(messages[0], Mapping)
+        conversations: Sequence[Any] = [messages] if is_one else messages
+        prompts = [
+            self._chat_prompt(
+                conversation,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **template_variables,
+            )
+            for conversation in conversations
+        ]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
+        """Continue one prompt, yielding the answer so far after every step.
+
+        Leaving the iterator early aborts the request.
+        """
+        request_id = next(self._ids)
+        self.llm_engine.add_request(request_id, prompt, sampling_params)
+        return self._follow(request_id)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        **template_variables: Any,
+    ) -> Iterator[RequestOutput]:
+        """Answer one conversation, as ``stream``."""
+        prompt = self._chat_prompt(messages, **template_variables)
+        return self.stream(prompt, sampling_params)
+
+    def close(self) -> None:
+        """Free the model and the KV pool. Twice is no error."""
+        self.llm_engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _chat_prompt(self, messages: Sequence[Message], **options: Any) -> TokensPrompt:
+        tokenizer = self.llm_engine.tokenizer
+        if tokenizer is None:
+            raise InvalidRequest(
+                "messages need a tokenizer, and the engine has none",
+                field="messages",
+                value=None,
+            )
+        options.setdefault("chat_template", self._chat_template)
+        ids = tokenizer.apply_chat_template(messages, **options)
+        return {"prompt_token_ids": ids}
+
+    def _follow(self, request_id: str) -> Iterator[RequestOutput]:
+        engine = self.llm_engine
+        try:
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    if output.request_id == request_id:
+                        yield output
+        finally:
+            engine.abort(request_id)
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams | None],
+        priorities: Sequence[int | None],
+        *,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        engine = self.llm_engine
+        ids = [next(self._ids) for _ in prompts]
+        processed = []
+        for index, prompt in enumerate(prompts):
+            try:
+                processed.append(
+                    engine.input_processor.process(
+                        ids[index],
+                        prompt,
+                        params[index],
+                        priority=priorities[index] or 0,
+                    )
+                )
+            except InvalidRequest as error:
+                if len(prompts) > 1:
+                    error.args = (f"prompt {index} of {len(prompts)}: {error}",)
+                raise
+        done: dict[str, RequestOutput] = {}
+        try:
+            for request, text in processed:
+                engine.add_processed(request, text, stream=False)
+            with BatchProgress(len(ids), is_shown=use_tqdm) as progress:
+                while engine.has_unfinished_requests():
+                    for output in engine.step():
+                        done[output.request_id] = output
+                        progress.advance(output)
+        finally:
+            # Whatever ends this early, an interrupt say, leaves no request behind.
+            for request_id in ids:
+                if request_id not in done:
+                    engine.abort(request_id)
+        return [done[request_id] for request_id in ids]
+
+
+def _one_each(name: str, values: Any, length: int) -> list[Any]:
+    """Spread one value over all prompts, or insist on one each."""
+    if values is None or isinstance(values, SamplingParams):
+        return [values] * length
+    listed = list(values)
+    if len(listed) != length:
+        raise InvalidRequest(
+            f"{name} has {len(listed)} entries for {length} prompts",
+            field=name,
+            value=len(listed),
+        )
+    return listed

@@ -1,0 +1,102 @@
+"""What the engine keeps of a request outside the scheduler: text, times, outputs."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hybrid.scheduler import FinishReason, GenerateRequest
+
+from .outputs import (
+    CompletionOutput,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
+
+if TYPE_CHECKING:
+    from .tokenizer.output_text import OutputText
+
+
+@dataclass(slots=True)
+class SampleState:
+    """One sample's answer as it grows."""
+
+    index: int
+    text: "OutputText | None"
+    """``None`` without a tokenizer or where no text is wanted."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] | None = None
+    cumulative_logprob: float = 0.0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    def output(self) -> CompletionOutput:
+        """Freeze the answer so far."""
+        logprobs = self.logprobs
+        return CompletionOutput(
+            index=self.index,
+            text="" if self.text is None else self.text.text,
+            token_ids=tuple(self.token_ids),
+            cumulative_logprob=None if logprobs is None else self.cumulative_logprob,
+            logprobs=None if logprobs is None else tuple(logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request from arrival to its last output."""
+
+    request: GenerateRequest
+    prompt_text: str | None
+    stream: bool
+    """Whether every step's output is wanted, or the last alone."""
+    samples: list[SampleState] = field(default_factory=list)
+    """By index; grows to ``n`` when the prompt is computed."""
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    scheduled_at_s: float | None = None
+    first_token_at_s: float | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every sample has ended."""
+        return len(self.samples) == self.request.sampling_params.n and all(
+            sample.finish_reason is not None for sample in self.samples
+        )
+
+    def end_all(self, reason: FinishReason) -> None:
+        """End the samples that have not ended."""
+        for sample in self.samples:
+            if sample.finish_reason is None:
+                sample.finish_reason = reason
+                if sample.text is not None:
+                    sample.text.append((), is_last=True)
+
+    def metrics(self, now_s: float) -> RequestMetrics:
+        """Where the time went, on the engine's clock."""
+        arrival_s = self.request.arrival_time_s
+        scheduled, first = self.scheduled_at_s, self.first_token_at_s
+        return RequestMetrics(
+            queue_s=None if scheduled is None else scheduled - arrival_s,
+            ttft_s=None if first is None else first - arrival_s,
+            total_s=now_s - arrival_s,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            num_output_tokens=sum(len(sample.token_ids) for sample in self.samples),
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+        )
+
+    def output(self, now_s: float, *, is_over: bool = False) -> RequestOutput:
+        """Freeze the request so far; ``is_over`` ends it before all samples exist."""
+        prompt_logprobs = self.prompt_logprobs
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.prompt_text,
+            prompt_token_ids=self.request.prompt_token_ids,
+            prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
+            outputs=tuple(sample.output() for sample in self.samples),
+            finished=is_over or self.is_finished,
+            metrics=self.metrics(now_s),
+        )
