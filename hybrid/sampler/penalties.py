@@ -1,11 +1,15 @@
 """Repetition, frequency and presence penalties, on the ids that came and no others."""
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.scheduler.sampling_params import SamplingParams
 
 from .token_history import TokenCounts, TokenHistory
+
+_HIGHEST: Final = float(np.finfo(np.float32).max)
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -35,17 +39,23 @@ def apply_penalties(
     row: NDArray[np.float32], params: SamplingParams, history: TokenHistory
 ) -> None:
     """Change ``row`` (float32 ``[vocab]``) in place; a masked id stays masked."""
+    if history.seen is not None:
+        _penalise_repetition(row, history.seen.ids, params.repetition_penalty)
+    if history.output_counts is not None:
+        counts = history.output_counts
+        penalties = np.float32(params.frequency_penalty) * counts.counts
+        row[counts.ids] -= penalties + np.float32(params.presence_penalty)
+
+
+def _penalise_repetition(
+    row: NDArray[np.float32], ids: NDArray[np.intp], penalty: float
+) -> None:
+    values = row[ids].astype(np.float64)
     with np.errstate(over="ignore", under="ignore"):
-        if history.seen is not None:
-            ids = history.seen.ids
-            penalty = np.float32(params.repetition_penalty)
-            values = row[ids]
-            row[ids] = np.where(values > 0, values / penalty, values * penalty)
-        if history.output_counts is not None:
-            counts = history.output_counts
-            row[counts.ids] -= np.float32(
-                params.frequency_penalty
-            ) * counts.counts + np.float32(params.presence_penalty)
+        changed = np.where(values > 0, values / penalty, values * penalty)
+    # No penalty, however extreme, may make an infinity of a finite logit.
+    np.clip(changed, -_HIGHEST, _HIGHEST, out=changed)
+    row[ids] = np.where(np.isinf(values), values, changed)
 
 
 def _has_output_penalties(params: SamplingParams) -> bool:
