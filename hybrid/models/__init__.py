@@ -2,7 +2,7 @@
 
 from .cache import cache_dir, converted_dir
 from .catalog import KNOWN_MODELS, KnownModel
-from .pull import find_local, pull
+from .model_pull import find_local, pull
 from .resolve import resolve_model
 
 __all__ = [

@@ -15,7 +15,7 @@ from hybrid.scheduler.errors import InvalidRequest, ModelNotFound
 
 from .catalog import KNOWN_MODELS, find_known_model, nearest_known_name
 from .hub import fetch_from_hub, is_hub_id
-from .pull import pull
+from .model_pull import pull
 
 if TYPE_CHECKING:
     # At run time it would bring numpy along.
