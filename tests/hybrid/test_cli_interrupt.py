@@ -1,0 +1,118 @@
+"""Ctrl-C and closed pipes: what is stopped, what is said, what the shell sees."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import hybrid
+from hybrid.cli import run
+from hybrid.cli.answer import follow
+from hybrid.cli.interrupt import InterruptFlag
+from tests.hybrid.cli_stand import ScriptedLLM, make_output, new_scripted_llm
+from tests.source_tree import ROOT
+
+
+def press_ctrl_c() -> None:
+    """Send this process what a terminal sends."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_first_ctrl_c_is_a_flag_and_the_second_an_exception() -> None:
+    """One press lets the step finish; an impatient second one does not."""
+    before = signal.getsignal(signal.SIGINT)
+    with InterruptFlag() as flag:
+        assert not flag.is_set()
+        press_ctrl_c()
+        assert flag.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            press_ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_generate_stops_after_the_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was said stays on stdout; the request is aborted, the engine closed."""
+    scripted = new_scripted_llm()
+
+    class Interrupted(scripted):  # type: ignore[misc, valid-type]
+        """Presses Ctrl-C in the middle of its second step."""
+
+        def _steps(self, num_samples: int) -> Iterator[Any]:
+            try:
+                yield make_output(["P"] * num_samples)
+                press_ctrl_c()
+                yield make_output(["Pa"] * num_samples)
+                yield make_output(["Par"] * num_samples)
+            except GeneratorExit:
+                self.num_aborted += 1
+                raise
+
+    monkeypatch.setattr(hybrid, "LLM", Interrupted)
+    assert run(["generate", "-m", "x", "p"]) == 130
+    assert capsys.readouterr() == ("Pa\n", "error: interrupted\n")
+    (engine,) = scripted.instances
+    assert (engine.num_aborted, engine.is_closed) == (1, True)
+
+
+@pytest.mark.parametrize("stage", ["load", "answer"])
+def test_an_interrupt_anywhere_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stage: str
+) -> None:
+    """KeyboardInterrupt while loading or in a step gives exit code 130."""
+    scripted = new_scripted_llm()
+    scripted.error = KeyboardInterrupt()
+    if stage == "load":
+
+        def load(_self: ScriptedLLM, **_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(scripted, "__init__", load)
+    monkeypatch.setattr(hybrid, "LLM", scripted)
+    assert run(["generate", "-m", "x", "p"]) == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_following_stops_when_told() -> None:
+    """The stream is closed, and the last state is what came before."""
+    closed: list[bool] = []
+
+    def steps() -> Iterator[Any]:
+        try:
+            for end in range(1, 10):
+                yield make_output(["abcdefghi"[:end]])
+        finally:
+            closed.append(True)
+
+    texts: list[str] = []
+    answer = follow(steps(), texts.append, lambda: len(texts) == 3)
+    assert answer is not None
+    assert answer.output.outputs[0].text == "abc"
+    assert (texts, closed) == (["a", "b", "c"], [True])
+
+
+def test_nothing_at_all_is_no_answer() -> None:
+    """A stream that yields nothing gives ``None``."""
+    assert follow(iter(()), None) is None
+
+
+def test_a_reader_that_left_is_no_error() -> None:
+    """``| head`` ends quietly: no traceback, no error line."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from hybrid.cli import main; main()"]
+    result = subprocess.run(  # noqa: S603 - our own interpreter
+        [*command, "models", "--json"],
+        cwd=ROOT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+    assert result.stderr == b""
+    assert result.returncode == 1
