@@ -57,7 +57,7 @@ def test_a_greedy_row_with_a_mask_beside_a_random_one() -> None:
 def test_the_end_is_banned_for_exactly_min_tokens_outputs(
     min_tokens: int, ignore_eos: bool
 ) -> None:
-    """The prompt does not count, the last id of the vocabulary is not the one banned."""
+    """The masked row is the argmax of its allowed ids; the other is as alone."""
     row = [0.0] * 8
     row[5], row[7] = 50.0, 10.0
     got = answer(
@@ -84,7 +84,7 @@ def test_a_bad_word_of_one_token_is_never_drawn() -> None:
 
 
 def test_a_bad_word_may_begin_but_not_be_completed() -> None:
-    """Its first token comes; then the last is banned, and allowed again after others."""
+    """Its first token comes; then its last is banned, and free again after others."""
     row = [0.0, 0.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0]
     assert answer(row, 2, prompt=(3,), bad_words=["big dog"]) == [3, 3]
     assert answer(row, 2, prompt=(5,), bad_words=["big dog"]) == [3, 3]

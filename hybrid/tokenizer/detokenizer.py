@@ -1,0 +1,198 @@
+"""Token ids to text, one token at a time, never taking a character back.
+
+Why not ``tokenizers.decoders.DecodeStream`` (0.23): it raises where a decoder with byte
+fallback changes its mind about bytes already seen, has no way to get the text of an
+answer that ends within a character, and goes over all pending tokens again and again
+while the answer is no valid UTF-8.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_MAX_UTF8_BYTES: Final = 4
+_MAX_HELD: Final = _MAX_UTF8_BYTES - 1
+"""Replacement characters at the end that may yet become one character: decoders with
+byte fallback write one per byte, at most three of a character that lacks a byte."""
+_CONTEXT_TOKENS: Final = 6
+_MAX_PENDING: Final = 24
+_KEPT_PENDING: Final = 12
+"""At least a byte each, so more than any three characters at the end take."""
+
+
+class Decoder(Protocol):
+    """What turns ids into text; a model's tokenizer."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of ``token_ids``; U+FFFD for bytes that are no character."""
+        ...
+
+
+class IncrementalDetokenizer:
+    """The text of one growing answer.
+
+    The text is what the tokens add to the text of the prompt: decode(prompt + answer)
+    without decode(prompt), so that a first word keeps its space. It is made token by
+    token, so it does not depend on how many come at once.
+
+    A character is given out when it is whole. Bytes that can no longer become one are
+    given out as U+FFFD, the characters around them as they are. An answer that ends
+    within a character ends with one U+FFFD, given out by ``finish``. A character begun
+    by the prompt belongs to the answer that completes it.
+
+    Work per token is bounded: only the last few tokens are decoded again.
+    """
+
+    # The window that is decoded: tokens whose text is out, then pending ones.
+    #
+    #     context                 | pending
+    #     text is out, whole      | text ends within a character
+    #     characters; keeps spaces|  [ given out | held ]
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        prompt_token_ids: Sequence[int] = (),
+        skip_special_tokens: bool = True,
+    ) -> None:
+        """Start after the prompt.
+
+        Args:
+            decoder: the model's.
+            prompt_token_ids: what the answer continues; only its end is looked at.
+            skip_special_tokens: leave special tokens out of the text.
+        """
+        self._decoder: Final = decoder
+        self._skip_special_tokens: Final = skip_special_tokens
+        self._context = self._visible_tail(prompt_token_ids)
+        self._context_text = self._decode(self._context)
+        self._pending: list[int] = []
+        self._pending_text = ""
+        self._num_given = 0
+        """Characters of the pending text that are out."""
+        self._max_pending = _MAX_PENDING
+        self._take_over_split_character()
+        self._num_from_prompt = len(self._pending)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Append tokens; returns the text that is certain now and was not before."""
+        return "".join(self._push_one(token_id) for token_id in token_ids)
+
+    def finish(self) -> str:
+        """End the answer; returns the held rest, an unfinished character as U+FFFD."""
+        text, num_given = self._pending_text, self._num_given
+        is_prompts_own = len(self._pending) <= self._num_from_prompt
+        self._keep_as_context([])
+        if is_prompts_own:
+            return ""
+        stable = len(text) - _num_held(text)
+        return text[num_given:stable] + (REPLACEMENT if stable < len(text) else "")
+
+    def _push_one(self, token_id: int) -> str:
+        text = self._text_of([*self._pending, token_id])
+        if text == self._pending_text and self._is_invisible(token_id):
+            return ""
+        self._pending.append(token_id)
+        self._pending_text = text
+        if not text.endswith(REPLACEMENT):
+            new_text = text[self._num_given :]
+            if text:
+                self._keep_as_context(self._pending)
+            return new_text
+        whole = self._whole_end()
+        if whole:
+            broken = self._text_of(self._pending[:-whole])
+            end = self._pending[-whole:]
+            new_text = (broken + self._text_of(end))[self._num_given :]
+            self._keep_as_context(end)
+            return new_text
+        stable = max(len(text) - _num_held(text), self._num_given)
+        new_text = text[self._num_given : stable]
+        self._num_given = stable
+        if len(self._pending) > self._max_pending:
+            self._forget_broken_start()
+        return new_text
+
+    def _whole_end(self) -> int:
+        """How many of the last pending tokens are whole characters by themselves.
+
+        UTF-8 shows in each byte whether a character starts there, so the end of an
+        unfinished character is never whole: what is before a whole end is broken. Only
+        decoders with byte fallback need this: one bad byte spoils all beside it.
+        """
+        for num_tokens in range(1, min(len(self._pending), _MAX_UTF8_BYTES + 1)):
+            text = self._text_of(self._pending[-num_tokens:])
+            if text and not text.endswith(REPLACEMENT):
+                return num_tokens
+        return 0
+
+    def _forget_broken_start(self) -> None:
+        """Shorten a long pending run, so that garbage costs no more than text."""
+        kept = self._pending[-_KEPT_PENDING:]
+        text = self._text_of(kept)
+        num_held = len(self._pending_text) - self._num_given
+        compared = num_held + 1
+        if text[-compared:] == self._pending_text[-compared:]:
+            self._pending, self._pending_text = kept, text
+            self._num_given = len(text) - num_held
+        else:
+            self._max_pending *= 2
+
+    def _keep_as_context(self, tokens: list[int]) -> None:
+        """All of ``tokens`` is out: what follows is read after them."""
+        self._context = tokens
+        self._context_text = self._decode(tokens)
+        self._pending, self._pending_text = [], ""
+        self._num_given = 0
+        self._num_from_prompt = 0
+        self._max_pending = _MAX_PENDING
+
+    def _text_of(self, tokens: list[int]) -> str:
+        """What ``tokens`` add to the text of the context."""
+        text = self._decode([*self._context, *tokens])
+        if text.startswith(self._context_text):
+            return text[len(self._context_text) :]
+        # The context's last bytes and these were read as one broken run. What is out is
+        # out: read these after the part of the context that they do not spoil.
+        for length in range(len(self._context) - 1, 0, -1):
+            before = self._decode(self._context[:length])
+            text = self._decode([*self._context[:length], *tokens])
+            if text.startswith(before):
+                return text[len(before) :]
+        return self._decode(tokens)
+
+    def _is_invisible(self, token_id: int) -> bool:
+        # Twice, because decoders strip one space from the start of a text.
+        return not self._decode([token_id, token_id])
+
+    def _visible_tail(self, token_ids: Sequence[int]) -> list[int]:
+        """Enough of the prompt's end to show text, so that no space is stripped."""
+        length = _CONTEXT_TOKENS
+        tail = list(token_ids[-length:])
+        while length < len(token_ids) and not self._decode(tail):
+            length *= 2
+            tail = list(token_ids[-length:])
+        return tail
+
+    def _take_over_split_character(self) -> None:
+        if not self._context_text.endswith(REPLACEMENT):
+            return
+        for num_tokens in range(1, min(len(self._context), _MAX_HELD) + 1):
+            before = self._context[:-num_tokens]
+            text = self._decode(before)
+            if not text.endswith(REPLACEMENT):
+                self._pending = self._context[-num_tokens:]
+                self._context, self._context_text = before, text
+                self._pending_text = self._text_of(self._pending)
+                return
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._decoder.decode(
+            token_ids, skip_special_tokens=self._skip_special_tokens
+        )
+
+
+def _num_held(text: str) -> int:
+    num_replacements = len(text) - len(text.rstrip(REPLACEMENT))
+    return min(num_replacements, _MAX_HELD)
