@@ -89,6 +89,28 @@ def test_relative_imports_stay_inside_their_room() -> None:
     assert not strays
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
+    """Whatever module the package gains above the rooms, no room reaches up to it."""
+    below = ROOMS[: ROOMS.index(room) + 1]
+    allowed = tuple(f"hybrid.{name}" for name in below)
+    upward = []
+    for path in python_files(room):
+        for node in ast.walk(parse(path)):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            upward += [
+                f"{place(path, node)}: {name}"
+                for name in names
+                if name.partition(".")[0] == "hybrid"
+                and not f"{name}.".startswith(tuple(f"{a}." for a in allowed))
+            ]
+    assert not upward
+
+
 def test_rooms_are_links_beside_the_package() -> None:
     """Each room is reached as hybrid.<room> through a relative symbolic link."""
     links = {room: ROOT / "hybrid" / room for room in ROOMS}
