@@ -7,7 +7,6 @@ few tensors and never the model.
 import errno
 import json
 import math
-import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -64,12 +63,8 @@ def write_gguf_weights(
     preamble = _preamble(places, dtype)
     total = sum(place.tensor.num_bytes for place in places)
     done = 0
-    with (
-        header.path.open("rb") as source,
-        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        path.open("wb") as target,
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
+    data = np.asarray(np.memmap(header.path, np.uint8, "r"))
+    with path.open("wb") as target, ThreadPoolExecutor(_THREADS) as pool:
         target.write(preamble)
         target.truncate(len(preamble) + places[-1].end_bytes)
         target.flush()
@@ -177,7 +172,8 @@ class _Copy:
     """Copies tensors from one file to the other."""
 
     path: Path
-    data: mmap.mmap
+    data: npt.NDArray[np.uint8]
+    """The whole source file."""
     dtype: str
     target: int
     """File descriptor."""
@@ -188,8 +184,8 @@ class _Copy:
         """Dequantise one tensor and write it at its place, a few rows at a time."""
         tensor = place.tensor
         num_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-        raw = np.frombuffer(self.data, np.uint8, tensor.num_bytes, tensor.offset_bytes)
-        rows = raw.reshape(num_rows, -1)
+        end = tensor.offset_bytes + tensor.num_bytes
+        rows = self.data[tensor.offset_bytes : end].reshape(num_rows, -1)
         order = None
         if place.num_rotary_heads is not None:
             order = _row_order(tensor.shape[0], place.num_rotary_heads)
@@ -234,16 +230,17 @@ def _dequantize(
 
 def _encode(values: npt.NDArray[np.floating], dtype: str, what: str) -> memoryview:
     """Turn numbers into the bytes of ``dtype``, rounding to nearest even."""
-    if dtype == "float32":
-        return np.ascontiguousarray(values, "<f4").data.cast("B")
-    if dtype == "float16":
-        try:
-            with np.errstate(over="raise"):
-                return np.ascontiguousarray(values, "<f2").data.cast("B")
-        except FloatingPointError as error:
-            raise CheckpointError(
-                f"{what} has numbers above 65504, the limit of float16; use bfloat16 "
-                "or float32"
-            ) from error
-    encoded = gguf.quantize(np.ascontiguousarray(values, "<f4"), _TYPE.BF16)
-    return np.ascontiguousarray(encoded).data.cast("B")
+    kind = "<f2" if dtype == "float16" else "<f4"
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            cast_values = np.ascontiguousarray(values, kind)
+    except FloatingPointError as error:
+        raise CheckpointError(
+            f"{what} has numbers above {np.finfo(kind).max:g}, the limit of "
+            f"{np.dtype(kind).name}; use another dtype"
+        ) from error
+    if dtype == "bfloat16":
+        return np.ascontiguousarray(gguf.quantize(cast_values, _TYPE.BF16)).data.cast(
+            "B"
+        )
+    return cast_values.data.cast("B")

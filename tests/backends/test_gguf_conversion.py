@@ -1,0 +1,407 @@
+"""GGUF to Hugging Face directory: the converted model computes what it did before."""
+
+import json
+import threading
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from hybrid.backends.checkpoint.gguf_conversion import convert_gguf
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.pytorch.model_loader import load_model
+from hybrid.scheduler.errors import CheckpointError, ConfigError
+from tests.backends.tiny_checkpoints import (
+    gguf_tensors,
+    logits_of,
+    make_model,
+    write_gguf,
+)
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def convert(source: ModelSource, tmp_path: Path, dtype: str = "float32") -> Path:
+    """Convert into a cache of the test's own."""
+    return convert_gguf(source, dtype=dtype, cache_dir=tmp_path / "converted").path
+
+
+def load(directory: Path) -> torch.nn.Module:
+    """Load the way the torch executor does."""
+    return load_model(
+        directory, dtype="float32", device="cpu", attn_implementation="eager"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("llama", {}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("llama", {"num_key_value_heads": 4}),
+        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"head_dim": 32}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+        ("qwen2", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("qwen3", {}),
+        ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    ],
+)
+def test_converted_model_gives_the_same_logits(
+    tmp_path: Path, kind: str, overrides: dict[str, object]
+) -> None:
+    """Grouped heads, head sizes, biases and tied embeddings survive."""
+    model = make_model(kind, **overrides)
+    source = write_gguf(tmp_path / "tiny.gguf", model)
+    directory = convert(source, tmp_path)
+    loaded = load(directory)
+    torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=0, atol=1e-5)
+    assert loaded.config.tie_word_embeddings == model.config.tie_word_embeddings
+
+
+def test_weights_equal_the_originals_bit_for_bit(tmp_path: Path) -> None:
+    """Rotary rows return to their places exactly; nothing else moves."""
+    model = make_model("llama")
+    directory = convert(write_gguf(tmp_path / "tiny.gguf", model), tmp_path)
+    weights = load_file(directory / "model.safetensors")
+    original = model.state_dict()
+    assert weights.keys() == original.keys()
+    for name, value in original.items():
+        assert torch.equal(weights[name], value), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_rounded_as_torch_rounds(tmp_path: Path, dtype: str) -> None:
+    """The stored dtype is the one asked for, rounded to nearest even."""
+    model = make_model("qwen2")
+    directory = convert(write_gguf(tmp_path / "tiny.gguf", model), tmp_path, dtype)
+    weights = load_file(directory / "model.safetensors")
+    for name, value in model.state_dict().items():
+        assert torch.equal(weights[name], value.to(getattr(torch, dtype))), name
+    assert json.loads((directory / "config.json").read_text())["dtype"] == dtype
+
+
+def test_numbers_beyond_float16_are_an_error(tmp_path: Path) -> None:
+    """A weight that float16 cannot hold is named, not made infinite."""
+    model = make_model("llama")
+    tensors = gguf_tensors(model)
+    tensors["output_norm.weight"] = np.full(64, 1e5, np.float32)
+    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
+    with pytest.raises(CheckpointError, match=r"output_norm\.weight.*65504"):
+        convert(source, tmp_path, "float16")
+
+
+QUANTIZATIONS = [
+    kind
+    for kind in gguf.GGMLQuantizationType
+    if kind.name.startswith(("Q", "IQ", "TQ", "MXFP", "NVFP", "BF16", "F16", "F64"))
+]
+
+
+def dequantize(
+    raw: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]",
+    kind: gguf.GGMLQuantizationType,
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None":
+    """Ask the gguf package; ``None`` where it cannot."""
+    if kind.name == "F64":
+        return raw.view("<f8").astype(np.float32)
+    try:
+        with np.errstate(all="ignore"):
+            return gguf.dequantize(raw, kind)
+    except NotImplementedError:
+        return None
+
+
+@pytest.mark.parametrize("kind", QUANTIZATIONS, ids=lambda kind: kind.name)
+def test_every_quantisation_is_dequantised_or_refused(
+    tmp_path: Path, kind: gguf.GGMLQuantizationType
+) -> None:
+    """Whole quantised rows are put back; a type that gguf lacks is named."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
+    model = make_model("llama", head_dim=64, **sizes)
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(0)
+    raw = rng.integers(0, 256, (256, 256 // block * block_bytes)).astype(np.uint8)
+    if kind.name == "F64":
+        raw = rng.normal(size=(256, 256)).view(np.uint8)
+    source = write_gguf(
+        tmp_path / "tiny.gguf", model, raw={"blk.0.attn_q.weight": (raw, kind)}
+    )
+    expected = dequantize(raw, kind)
+    if expected is None:
+        fault = rf"blk\.0\.attn_q\.weight has type {kind.name}.*supported: F32, F16"
+        with pytest.raises(CheckpointError, match=fault):
+            convert(source, tmp_path)
+        return
+    weights = load_file(convert(source, tmp_path) / "model.safetensors")
+    # llama.cpp's order is x0 y0 x1 y1 ..., ours x0 x1 ... y0 y1 ...
+    expected = expected.reshape(4, 32, 2, 256).swapaxes(1, 2).reshape(256, 256)
+    got = weights["model.layers.0.self_attn.q_proj.weight"].numpy()
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "BF16"])
+def test_quantised_model_is_near_the_original(tmp_path: Path, kind: str) -> None:
+    """Quantising all matrices and converting gives what gguf's own rounding gives."""
+    model = make_model("llama", intermediate_size=128)
+    type_ = gguf.GGMLQuantizationType[kind]
+    raw = {
+        name: (gguf.quantize(value, type_), type_)
+        for name, value in gguf_tensors(model).items()
+        if value.ndim == 2
+    }
+    directory = convert(write_gguf(tmp_path / "tiny.gguf", model, raw=raw), tmp_path)
+    weights = load_file(directory / "model.safetensors")
+    embedding = gguf.dequantize(*raw["token_embd.weight"])
+    np.testing.assert_array_equal(
+        weights["model.embed_tokens.weight"].numpy(), embedding
+    )
+    for name, value in model.state_dict().items():
+        difference = (weights[name] - value).norm() / value.norm()
+        assert difference < {"Q4_0": 0.12, "Q4_1": 0.12}.get(kind, 0.06), name
+
+
+def test_llama3_rope_factors_become_rope_scaling(tmp_path: Path) -> None:
+    """The factors' tensor gives the settings that computed it, and their logits."""
+    model = make_model("llama", head_dim=64, rope_parameters=LLAMA3)
+    plain = make_model("llama", head_dim=64).model.rotary_emb.inv_freq
+    base = 500000.0 ** -(torch.arange(0, 64, 2) / 64)
+    factors = (base / model.model.rotary_emb.inv_freq).numpy().astype(np.float32)
+    assert plain.shape == base.shape
+    tensors = gguf_tensors(model) | {"rope_freqs.weight": factors}
+    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
+    directory = convert(source, tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["rope_parameters"] == LLAMA3
+    torch.testing.assert_close(
+        logits_of(load(directory)), logits_of(model), rtol=0, atol=1e-5
+    )
+
+
+def test_other_rope_factors_are_refused(tmp_path: Path) -> None:
+    """Factors that no setting gives are an error that names their tensor."""
+    model = make_model("llama")
+    tensors = gguf_tensors(model)
+    tensors["rope_freqs.weight"] = np.linspace(1, 3, 8, dtype=np.float32)
+    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight"):
+        convert(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (gguf.RopeScalingType.LINEAR, {"rope_type": "linear", "factor": 4.0}),
+        (
+            gguf.RopeScalingType.YARN,
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        ),
+        (gguf.RopeScalingType.NONE, None),
+        (gguf.RopeScalingType.LONGROPE, "longrope"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_rope_scaling_is_honoured_or_refused(
+    tmp_path: Path, kind: gguf.RopeScalingType, expected: object
+) -> None:
+    """Scaling that the metadata name reaches the config, or is refused by name."""
+
+    def scaling(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(kind)
+        if kind is not gguf.RopeScalingType.NONE:
+            writer.add_rope_scaling_factor(4.0)
+            writer.add_rope_scaling_orig_ctx_len(32)
+
+    source = write_gguf(tmp_path / "t.gguf", make_model("qwen2"), metadata=scaling)
+    if isinstance(expected, str):
+        with pytest.raises(CheckpointError, match=expected):
+            convert(source, tmp_path)
+        return
+    config = json.loads((convert(source, tmp_path) / "config.json").read_text())
+    default = {"rope_type": "default"} if expected is None else expected
+    assert config["rope_parameters"] == {"rope_theta": 10000.0, **default}
+
+
+def test_rope_scaling_gives_transformers_logits(tmp_path: Path) -> None:
+    """A converted YaRN model computes what transformers computes."""
+    yarn = {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    model = make_model("qwen2", rope_parameters=yarn)
+
+    def scaling(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+
+    source = write_gguf(tmp_path / "tiny.gguf", model, metadata=scaling)
+    torch.testing.assert_close(
+        logits_of(load(convert(source, tmp_path))), logits_of(model), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda w: w.add_expert_count(8), "expert_count is 8"),
+        (lambda w: w.add_sliding_window(16), "sliding_window is 16"),
+        (lambda w: w.add_value_length(8), "value_length is 8 while a head has 16"),
+    ],
+)
+def test_settings_that_change_the_computation_are_refused(
+    tmp_path: Path, change: object, fault: str
+) -> None:
+    """What the converted model would not compute is an error that names the key."""
+    source = write_gguf(tmp_path / "t.gguf", make_model("llama"), metadata=change)
+    with pytest.raises(CheckpointError, match=fault):
+        convert(source, tmp_path)
+
+
+def test_unknown_architecture_is_named_with_the_supported(tmp_path: Path) -> None:
+    """The error says what the file is and what there is."""
+    source = write_gguf(tmp_path / "t.gguf", make_model("llama"), arch="rwkv7")
+    with pytest.raises(CheckpointError, match=r"'rwkv7'.*llama, qwen2, qwen3"):
+        convert(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"blk.1.ffn_up.weight": None}, r"blk\.1\.ffn_up\.weight .*is missing"),
+        ({"token_embd.weight": None}, r"token_embd\.weight is missing"),
+        ({"blk.0.ffn_up.weight": (96, 32)}, r"ffn_up\.weight has shape \(96, 32\)"),
+        ({"blk.0.attn_k.bias": (32,)}, r"no llama model has: blk\.0\.attn_k\.bias"),
+        ({"blk.7.ffn_up.weight": (96, 64)}, r"no llama model has: blk\.7"),
+        ({"blk.0.attn_q.bias": (64,)}, r"attn_k\.bias .*is missing"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(
+    tmp_path: Path, change: dict[str, tuple[int, ...] | None], fault: str
+) -> None:
+    """A missing, misshapen or surplus tensor is an error, never a random parameter."""
+    model = make_model("llama")
+    tensors = gguf_tensors(model)
+    for name, shape in change.items():
+        if shape is None:
+            del tensors[name]
+        else:
+            tensors[name] = np.zeros(shape, np.float32)
+    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
+    with pytest.raises(CheckpointError, match=fault):
+        convert(source, tmp_path)
+    assert list((tmp_path / "converted").glob("*")) == []
+
+
+def test_conversion_happens_once_per_file_and_dtype(tmp_path: Path) -> None:
+    """The second call finds the first one's directory; another dtype gets its own."""
+    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    stages: list[tuple[str, int, int]] = []
+
+    def note(stage: str, done: int, total: int) -> None:
+        stages.append((stage, done, total))
+
+    cache = tmp_path / "converted"
+    first = convert_gguf(source, dtype="float32", cache_dir=cache, progress=note)
+    assert stages
+    assert stages[-1][0] == "convert"
+    assert stages[-1][1] == stages[-1][2]
+    stages.clear()
+    again = convert_gguf(source, dtype="float32", cache_dir=cache, progress=note)
+    other = convert_gguf(source, dtype="bfloat16", cache_dir=cache)
+    assert again == first
+    assert stages == []
+    assert other.path != first.path
+    assert first.format is CheckpointFormat.HF_DIRECTORY
+    assert first.name == source.name
+    assert convert_gguf(first, dtype="float32", cache_dir=cache) == first
+
+
+def test_changed_file_is_converted_anew(tmp_path: Path) -> None:
+    """A file that was replaced does not answer with the old weights."""
+    path = tmp_path / "tiny.gguf"
+    old = convert(write_gguf(path, make_model("llama")), tmp_path)
+    new = convert(write_gguf(path, make_model("llama", num_hidden_layers=1)), tmp_path)
+    assert old != new
+
+
+def test_broken_conversion_is_done_again(tmp_path: Path) -> None:
+    """A cached directory whose weights were cut short is replaced."""
+    model = make_model("llama")
+    source = write_gguf(tmp_path / "tiny.gguf", model)
+    weights = convert(source, tmp_path) / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-100])
+    directory = convert(source, tmp_path)
+    assert (directory / "model.safetensors").read_bytes() == content
+    assert [entry.name for entry in (tmp_path / "converted").iterdir()] == [
+        directory.name
+    ]
+
+
+def test_conversions_at_once_do_not_meet(tmp_path: Path) -> None:
+    """Many converters of one file all end with the same whole directory."""
+    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    barrier = threading.Barrier(4)
+    results: list[Path] = []
+
+    def run() -> None:
+        barrier.wait()
+        results.append(convert(source, tmp_path))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(set(results)) == 1
+    assert len(list((tmp_path / "converted").iterdir())) == 1
+    load(results[0])
+
+
+def test_unknown_dtype_is_a_config_error(tmp_path: Path) -> None:
+    """The error names what a GGUF converts to."""
+    source = ModelSource("tiny", tmp_path / "none.gguf", CheckpointFormat.GGUF)
+    with pytest.raises(ConfigError, match=r"int8.*float32, bfloat16, float16"):
+        convert(source, tmp_path, "int8")
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    """A path that is no file is named."""
+    source = ModelSource("tiny", tmp_path / "none.gguf", CheckpointFormat.GGUF)
+    with pytest.raises(CheckpointError, match=r"none\.gguf is no file"):
+        convert(source, tmp_path)
+
+
+def test_end_ids_reach_config_and_generation_config(tmp_path: Path) -> None:
+    """Both files of the converted model carry the list of end ids."""
+
+    def turn(writer: gguf.GGUFWriter) -> None:
+        writer.add_eot_token_id(0)
+
+    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"), metadata=turn)
+    directory = convert(source, tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((directory / name).read_text())["eos_token_id"] == [0, 2]
+    generation = transformers.GenerationConfig.from_pretrained(directory)
+    assert generation.eos_token_id == [0, 2]
