@@ -29,6 +29,7 @@ _DTYPES: Final = {
 }
 _FLOATING: Final = {"F64", "F32", "F16", "BF16"}
 _QUANTIZATION_FILES: Final = ("quantize_config.json", "quant_config.json")
+_QUANTIZATION_KEYS: Final = ("quantization_config", "compression_config")
 _MAX_NAMED: Final = 5
 
 
@@ -84,13 +85,13 @@ def load_model(
 def _refuse_quantized(directory: Path, config: dict[str, object]) -> None:
     """Refuse quantised weights by name, before transformers makes them random."""
     text_config = config.get("text_config")
-    found: dict[str, object] = {
-        name: read_json_object(directory / name) for name in _QUANTIZATION_FILES
-    }
-    for level in (config, text_config if isinstance(text_config, dict) else {}):
-        for name in ("quantization_config", "compression_config"):
-            found[name] = found.get(name) or level.get(name)
-    for name, settings in found.items():
+    found: list[tuple[str, object]] = [
+        (name, read_json_object(directory / name)) for name in _QUANTIZATION_FILES
+    ]
+    for level in (config, text_config):
+        if isinstance(level, dict):
+            found += [(name, level.get(name)) for name in _QUANTIZATION_KEYS]
+    for name, settings in found:
         if settings is None:
             continue
         method = "unknown"

@@ -1,0 +1,79 @@
+"""Which dtype ``auto`` stands for, and which are refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hybrid.backends.checkpoint.dtype import resolve_dtype
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.interface import Capabilities
+from hybrid.scheduler.errors import CheckpointError, ConfigError
+
+CAPABILITIES = Capabilities(
+    name="torch",
+    description="",
+    devices=("cpu",),
+    dtypes=("float32", "bfloat16", "float16"),
+    fast_dtypes=("bfloat16", "float32"),
+    block_sizes=(16,),
+)
+
+
+def directory_with(tmp_path: Path, config: str) -> ModelSource:
+    """Make a directory that holds a config.json and nothing else."""
+    (tmp_path / "config.json").write_text(config)
+    return ModelSource("m", tmp_path, CheckpointFormat.HF_DIRECTORY)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"dtype": "float32"}, "float32"),
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "torch.float32"}, "float32"),
+        ({"text_config": {"dtype": "float32"}}, "float32"),
+        ({"dtype": "float16"}, "bfloat16"),
+        ({"dtype": None}, "bfloat16"),
+        ({}, "bfloat16"),
+    ],
+)
+def test_auto_is_the_models_own_where_fast(
+    tmp_path: Path, config: dict[str, object], expected: str
+) -> None:
+    """The checkpoint's dtype if the device is fast in it, else the first fast one."""
+    source = directory_with(tmp_path, json.dumps(config))
+    assert resolve_dtype("auto", source, CAPABILITIES) == expected
+
+
+def test_auto_of_a_gguf_is_the_first_fast_one(tmp_path: Path) -> None:
+    """A GGUF has no dtype of its own; the file is not even opened."""
+    source = ModelSource("m", tmp_path / "gone.gguf", CheckpointFormat.GGUF)
+    assert resolve_dtype("auto", source, CAPABILITIES) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")],
+)
+def test_asked_for_is_given(tmp_path: Path, requested: str, expected: str) -> None:
+    """Names and their short forms."""
+    source = ModelSource("m", tmp_path, CheckpointFormat.GGUF)
+    assert resolve_dtype(requested, source, CAPABILITIES) == expected
+
+
+@pytest.mark.parametrize("requested", ["float64", "int8", "", "bf17"])
+def test_others_are_refused_with_the_supported(tmp_path: Path, requested: str) -> None:
+    """The error names the executor and what it computes in."""
+    source = ModelSource("m", tmp_path, CheckpointFormat.GGUF)
+    with pytest.raises(ConfigError, match=r"'torch'.*float32, bfloat16, float16"):
+        resolve_dtype(requested, source, CAPABILITIES)
+
+
+@pytest.mark.parametrize("config", ["{", "[]", "\ud800".encode("utf-8", "replace")])
+def test_broken_config_is_named(tmp_path: Path, config: str | bytes) -> None:
+    """A config.json that is no object is the checkpoint's fault."""
+    text = config if isinstance(config, str) else config.decode()
+    source = directory_with(tmp_path, text)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        resolve_dtype("auto", source, CAPABILITIES)

@@ -1,0 +1,316 @@
+"""Hugging Face directories become models whose every parameter is the file's."""
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
+
+from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
+from hybrid.backends.pytorch.model_loader import load_model
+from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
+from tests.backends.tiny_checkpoints import logits_of, make_model
+
+LM_HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def save(directory: Path, model: transformers.PreTrainedModel, **options: Any) -> Path:
+    """Write a model as Hugging Face does."""
+    model.save_pretrained(directory, **options)
+    return directory
+
+
+def load(directory: Path, dtype: str = "float32") -> Any:
+    """Load with a plain attention function."""
+    return load_model(directory, dtype=dtype, device="cpu", attn_implementation="sdpa")
+
+
+def change_weights(
+    directory: Path, **changes: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Add, replace or (None) remove tensors; ``__`` stands for a dot."""
+    path = directory / "model.safetensors"
+    weights = load_file(path)
+    for name, value in changes.items():
+        if value is None:
+            del weights[name.replace("__", ".")]
+        else:
+            weights[name.replace("__", ".")] = value
+    save_file(weights, path, metadata={"format": "pt"})
+    return weights
+
+
+def change_config(directory: Path, **changes: object) -> None:
+    """Set keys of config.json."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [
+        ("llama", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("qwen3", {"head_dim": 8}),
+        ("llama", {"head_dim": None}),
+        (
+            "llama",
+            {
+                "hidden_size": 96,
+                "num_attention_heads": 12,
+                "num_key_value_heads": 4,
+                "head_dim": 16,
+            },
+        ),
+    ],
+)
+def test_loaded_model_gives_the_same_logits(
+    tmp_path: Path, kind: str, overrides: dict[str, object]
+) -> None:
+    """Explicit, null and unusual head sizes, tied and untied."""
+    model = make_model(kind, **overrides)
+    loaded = load(save(tmp_path, model))
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    torch.testing.assert_close(logits_of(loaded), logits_of(model), rtol=0, atol=1e-5)
+
+
+def test_null_head_dim_in_the_file_is_derived(tmp_path: Path) -> None:
+    """``head_dim: null`` means hidden size over heads."""
+    model = make_model("llama")
+    save(tmp_path, model)
+    change_config(tmp_path, head_dim=None)
+    torch.testing.assert_close(
+        logits_of(load(tmp_path)), logits_of(model), rtol=0, atol=1e-5
+    )
+
+
+def test_shards_are_put_together(tmp_path: Path) -> None:
+    """A model in many files is the model."""
+    model = make_model("llama")
+    save(tmp_path, model, max_shard_size="40KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    torch.testing.assert_close(
+        logits_of(load(tmp_path)), logits_of(model), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_parameters_have_the_dtype_asked_for(tmp_path: Path, dtype: str) -> None:
+    """Whatever the files hold."""
+    loaded = load(save(tmp_path, make_model("llama")), dtype)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {
+        getattr(torch, dtype)
+    }
+
+
+def test_tied_model_needs_no_lm_head(tmp_path: Path) -> None:
+    """The head is the embedding, one tensor."""
+    loaded = load(save(tmp_path, make_model("llama", tie_word_embeddings=True)))
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_tied_model_with_an_equal_lm_head_loads(tmp_path: Path) -> None:
+    """Files that carry the tied tensor twice are common."""
+    model = make_model("llama", tie_word_embeddings=True)
+    save(tmp_path, model)
+    embedding = load_file(tmp_path / "model.safetensors")[EMBEDDING]
+    change_weights(tmp_path, lm_head__weight=embedding.clone())
+    torch.testing.assert_close(
+        logits_of(load(tmp_path)), logits_of(model), rtol=0, atol=1e-5
+    )
+
+
+def test_tied_model_with_another_lm_head_keeps_the_files(tmp_path: Path) -> None:
+    """Where config and files contradict, the weights that were trained win."""
+    save(tmp_path, make_model("llama", tie_word_embeddings=True))
+    torch.manual_seed(1)
+    head = torch.randn_like(load_file(tmp_path / "model.safetensors")[EMBEDDING])
+    change_weights(tmp_path, lm_head__weight=head)
+    loaded = load(tmp_path)
+    assert torch.equal(loaded.lm_head.weight, head)
+    assert not torch.equal(loaded.model.embed_tokens.weight, head)
+    hidden = torch.randn(1, head.shape[1])
+    torch.testing.assert_close(loaded.lm_head(hidden), hidden @ head.T)
+
+
+def test_untied_model_without_lm_head_is_an_error(tmp_path: Path) -> None:
+    """Never a random head."""
+    save(tmp_path, make_model("llama"))
+    change_weights(tmp_path, lm_head__weight=None)
+    with pytest.raises(CheckpointError, match=r"no file holds: lm_head\.weight"):
+        load(tmp_path)
+
+
+def test_missing_parameter_is_named(tmp_path: Path) -> None:
+    """Never a random layer."""
+    save(tmp_path, make_model("llama"))
+    change_weights(tmp_path, model__layers__1__mlp__up_proj__weight=None)
+    with pytest.raises(
+        CheckpointError, match=r"no file holds: model\.layers\.1\.mlp\.up_proj\.weight"
+    ):
+        load(tmp_path)
+
+
+def test_unexpected_tensor_is_named(tmp_path: Path) -> None:
+    """Weights that the model does not use mean that it is another model."""
+    save(tmp_path, make_model("llama"))
+    change_weights(tmp_path, model__layers__0__self_attn__q_proj__bias=torch.ones(64))
+    with pytest.raises(
+        CheckpointError, match=r"no parameter of this model: .*q_proj\.bias"
+    ):
+        load(tmp_path)
+
+
+def test_mismatched_shape_is_named(tmp_path: Path) -> None:
+    """A wrong key size in the config is found, not papered over."""
+    save(tmp_path, make_model("llama"))
+    change_config(tmp_path, head_dim=32)
+    with pytest.raises(CheckpointError, match=r"shape is not .*k_proj.*and 3 more"):
+        load(tmp_path)
+
+
+QUANTIZED = [
+    {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True},
+    {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False},
+    {"quant_method": "awq", "modules_to_not_convert": ["lm_head"]},
+    {"quant_method": "gptq", "modules_in_block_to_quantize": [["q"]]},
+    {"quant_method": "gptq", "lm_head": True},
+    {"quant_method": "fp8"},
+    {"quant_method": "compressed-tensors", "config_groups": {}},
+    {"bits": 4},
+    {},
+    "gptq",
+]
+
+
+@pytest.mark.parametrize("settings", QUANTIZED, ids=range(len(QUANTIZED)))
+def test_quantised_config_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, object] | str
+) -> None:
+    """Every quirk of a quantised config is a refusal that repeats it."""
+    save(tmp_path, make_model("llama"))
+    change_config(tmp_path, quantization_config=settings)
+    with pytest.raises(UnsupportedFeature) as caught:
+        load(tmp_path)
+    assert "quantization_config" in str(caught.value)
+    if isinstance(settings, dict):
+        assert str(settings.get("quant_method", "unknown")) in str(caught.value)
+        for key in settings:
+            assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json"])
+def test_old_quantisation_files_are_refused(tmp_path: Path, name: str) -> None:
+    """Settings that stand in a file of their own count too."""
+    save(tmp_path, make_model("llama"))
+    (tmp_path / name).write_text('{"bits": 4, "group_size": -1}')
+    with pytest.raises(UnsupportedFeature, match=rf"{name}.*group_size=-1"):
+        load(tmp_path)
+
+
+def test_integer_weights_are_refused(tmp_path: Path) -> None:
+    """Numbers that would need a scale are never taken for weights."""
+    save(tmp_path, make_model("llama"))
+    down = "model__layers__0__mlp__down_proj__weight"
+    change_weights(tmp_path, **{down: torch.ones(64, 96, dtype=torch.int8)})
+    with pytest.raises(UnsupportedFeature, match=r"down_proj\.weight is stored as I8"):
+        load(tmp_path)
+
+
+def test_quantised_tensors_without_config_are_named(tmp_path: Path) -> None:
+    """Packed weights whose settings got lost are missing parameters, not random."""
+    save(tmp_path, make_model("llama"))
+    change_weights(
+        tmp_path,
+        model__layers__0__mlp__down_proj__weight=None,
+        model__layers__0__mlp__down_proj__qweight=torch.ones(12, 64, dtype=torch.int32),
+    )
+    with pytest.raises(CheckpointError, match=r"down_proj\.weight.*down_proj\.qweight"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        (None, "has no config.json"),
+        ("{", r"config\.json is no JSON"),
+        ('{"model_type": "martian"}', "cannot be loaded"),
+        ("{}", "cannot be loaded"),
+        (
+            '{"model_type": "martian", "auto_map": {"AutoConfig": "code.Config"}}',
+            "cannot be loaded",
+        ),
+    ],
+)
+def test_broken_config_is_an_error(
+    tmp_path: Path, config: str | None, fault: str
+) -> None:
+    """No config, no JSON, no known model, or one that brings its own code."""
+    save(tmp_path, make_model("llama"))
+    (tmp_path / "code.py").write_text("raise SystemExit('code ran')")
+    (tmp_path / "config.json").unlink()
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(CheckpointError, match=fault):
+        load(tmp_path)
+
+
+def test_unknown_dtype_is_a_config_error(tmp_path: Path) -> None:
+    """The error names the known ones."""
+    with pytest.raises(ConfigError, match=r"'int4'.*float32, float16"):
+        load(tmp_path, "int4")
+
+
+def test_progress_ends_with_all_bytes(tmp_path: Path) -> None:
+    """The callback hears of the start and of the end."""
+    save(tmp_path, make_model("llama"))
+    calls: list[tuple[str, int, int]] = []
+    load_model(
+        tmp_path,
+        dtype="float32",
+        device="cpu",
+        attn_implementation="eager",
+        progress=lambda *call: calls.append(call),
+    )
+    assert calls[0][:2] == ("load", 0)
+    assert calls[-1][1] == calls[-1][2] > 0
+
+
+def test_transformers_stays_quiet_and_keeps_its_settings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No bar and no report on the terminal; the user's verbosity is restored."""
+    save(tmp_path, make_model("llama"))
+    before = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    capfd.readouterr()
+    load(tmp_path)
+    assert capfd.readouterr() == ("", "")
+    assert transformers_logging.get_verbosity() == before
+    assert transformers_logging.is_progress_bar_enabled() == bars
+
+
+def test_garbage_collection_is_paused_and_restored() -> None:
+    """On or off before, it is the same after; an error changes nothing."""
+    assert gc.isenabled()
+    with paused_garbage_collection(), paused_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), paused_garbage_collection():
+        _ = 1 / 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
