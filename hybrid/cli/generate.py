@@ -41,10 +41,11 @@ def generate(  # noqa: PLR0913 - one for each option of its own
     with open_engine(engine) as llm, InterruptFlag() as interrupt:
         outputs = _start(llm, prompt, params)
         answer = follow(outputs, write_now if streams else None, interrupt.is_set)
-    if answer is not None:
-        _finish(answer, engine.model, as_json=as_json, streams=streams)
-        if verbose:
-            sys.stderr.write(f"{answer.stats_line()}\n")
+        # The last line ends before the engine's own closing events are written.
+        if answer is not None:
+            _finish(answer, engine.model, as_json=as_json, streams=streams)
+    if answer is not None and verbose:
+        sys.stderr.write(f"{answer.stats_line()}\n")
     if interrupt.is_set():
         raise KeyboardInterrupt
 
