@@ -1,11 +1,16 @@
 """Skips what this machine cannot run, and says why."""
 
+import os
 from importlib.util import find_spec
 
 import pytest
 
 from hybrid.models.catalog import KNOWN_MODELS
 from hybrid.models.model_pull import find_local
+
+# Before anything imports torch: tests share their cores, and OpenMP's threads would spin
+# on them (see hybrid.cli.entry).
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def _reason_without_model() -> str | None:
