@@ -1,7 +1,6 @@
 """Composes an engine from options: finds and loads the model, sizes the pool."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,11 +74,9 @@ def _build(
 ) -> HybridEngine:
     resolved = _resolve(config, executor.capabilities(), progress)
     source, executor_config = resolved.source, resolved.executor_config
-    # The tokenizer's files are read while the weights are.
-    with ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(_load_tokenizer, config, source)
-        info = executor.load(source, executor_config, progress)
-        tokenizer = pending.result()
+    # One after the other: transformers cannot be imported by two threads at once.
+    info = executor.load(source, executor_config, progress)
+    tokenizer = _load_tokenizer(config, source)
     scheduler_config = _size(config, executor, resolved, info)
     executor.allocate_kv(scheduler_config.num_blocks + 1)
     sampler = Sampler(

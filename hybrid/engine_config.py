@@ -56,7 +56,7 @@ class EngineConfig(BaseModel):
     executor_options: Mapping[str, Any] = Field(default_factory=dict)
     """Options of that executor alone."""
     scheduler: str | SchedulerFactory = "paged"
-    """``"paged"``, or a callable that makes a ``Scheduler`` of a ``SchedulerConfig``."""
+    """``"paged"``, or a callable from ``SchedulerConfig`` to ``Scheduler``."""
     dtype: str = "auto"
     """Of weights, activations and KV; ``auto`` is the checkpoint's own where the device
     is fast in it."""

@@ -4,7 +4,7 @@ The model's own code runs on the packed tokens of a step, its attention reads an
 our pool; contexts and generations go through one forward pass. CPU and CUDA alike.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 
@@ -76,12 +76,15 @@ class TorchExecutor(Executor):
         from .model_probe import probe_model  # noqa: PLC0415
 
         register_attention()
-        loaded = load_model(
-            model.path,
-            dtype=config.dtype,
-            device=config.device,
-            attn_implementation=ATTENTION_NAME,
-            progress=progress,
+        loaded = cast(
+            "PreTrainedModel",
+            load_model(
+                model.path,
+                dtype=config.dtype,
+                device=config.device,
+                attn_implementation=ATTENTION_NAME,
+                progress=progress,
+            ),
         )
         self._config, self._model = config, loaded
         self._device = loaded.device
@@ -91,14 +94,14 @@ class TorchExecutor(Executor):
         return ModelInfo(
             architecture=type(loaded).__name__,
             vocab_size=int(text_config.vocab_size),
-            max_model_len=int(text_config.max_position_embeddings),
+            max_model_len=_needed(text_config, "max_position_embeddings"),
         )
 
     def kv_spec(self) -> KVSpec:
         """Sizes from the model's configuration, memory from the device."""
         config = self._loaded().config.get_text_config()
         return KVSpec(
-            num_layers=int(config.num_hidden_layers),
+            num_layers=_needed(config, "num_hidden_layers"),
             num_kv_heads=_num_kv_heads(config),
             head_dim=_head_dim(config),
             dtype=self._config.dtype,
@@ -161,15 +164,40 @@ def _kv_order(config: ExecutorConfig) -> KVOrder:
 
 
 def _num_kv_heads(config: "PreTrainedConfig") -> int:
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    if not isinstance(heads, int):
-        raise UnsupportedFeature(
-            f"executor torch: {config.model_type} has KV heads that differ by layer "
-            f"({heads}); one pool holds one number"
-        )
-    return heads
+    heads = _setting(config, "num_key_value_heads")
+    return heads or _needed(config, "num_attention_heads")
 
 
 def _head_dim(config: "PreTrainedConfig") -> int:
-    explicit = getattr(config, "head_dim", None)
-    return int(explicit or config.hidden_size // config.num_attention_heads)
+    explicit = _setting(config, "head_dim")
+    if explicit:
+        return explicit
+    return _needed(config, "hidden_size") // _needed(config, "num_attention_heads")
+
+
+def _setting(config: "PreTrainedConfig", name: str) -> int | None:
+    """Read one number that must hold for all layers, if the configuration has it."""
+    try:
+        value = getattr(config, name, None)
+    except Exception as error:
+        # transformers raises its own error where a setting differs by layer.
+        raise UnsupportedFeature(
+            f"executor torch: {config.model_type}: {name} differs by layer; one pool "
+            "holds one"
+        ) from error
+    if value is not None and not isinstance(value, int):
+        raise UnsupportedFeature(
+            f"executor torch: {config.model_type}: {name} is {value!r}, one pool holds "
+            "one number"
+        )
+    return value
+
+
+def _needed(config: "PreTrainedConfig", name: str) -> int:
+    value = _setting(config, name)
+    if not value:
+        raise UnsupportedFeature(
+            f"executor torch cannot run {config.model_type}: its configuration has no "
+            f"{name}, so it does not attend as a decoder does"
+        )
+    return value

@@ -22,10 +22,11 @@ from .kv_pool import KVPool
 from .step_attention import make_step_attention
 
 MAX_RELATIVE_ERROR: Final = {torch.float32: 1e-3}
-"""Norm of the difference over the norm, by dtype. Rounding gave 4e-7 in float32, 0.01
-in bfloat16 at most (18 architectures); a model that paging breaks is off by more."""
-MAX_RELATIVE_ERROR_HALF: Final = 0.05
-"""The same for the 16-bit dtypes."""
+"""Norm of the difference over the norm, by dtype. In float32 rounding gave 4e-7 at most
+(18 small architectures); a model that paging breaks is off by more."""
+MAX_RELATIVE_ERROR_HALF: Final = 0.25
+"""The same for the 16-bit dtypes, where rounding grows with depth: 0.01 after 3 layers,
+0.07 after the 30 of SmolLM2."""
 _BLOCK_SIZE: Final = 4
 _FIRST: Final = tuple(range(3, 14))
 _SECOND: Final = tuple(range(20, 27))
