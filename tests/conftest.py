@@ -8,8 +8,8 @@ import pytest
 from hybrid.models.catalog import KNOWN_MODELS
 from hybrid.models.model_pull import find_local
 
-# Before anything imports torch: tests share their cores, and OpenMP's threads would spin
-# on them (see hybrid.cli.entry).
+# Before anything imports torch: tests share their cores, and OpenMP's threads would
+# spin on them (see hybrid.cli.entry).
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 

@@ -21,10 +21,10 @@ def main() -> NoReturn:
     # A quarter of the time that importing the model libraries takes is the collector
     # walking objects that live to the end anyway; open_engine() turns it on again.
     gc.disable()
-    # OpenMP's threads spin for milliseconds after each of a model's small operations. On
-    # a machine with other work that takes the cores from their own siblings (seen: 31 s
-    # instead of 10 for a short answer on two busy cores). A thousand rounds, some tens
-    # of microseconds, still cover the gap to the next operation. Read once, by libgomp.
+    # OpenMP's threads spin for milliseconds after each of a model's small operations.
+    # Beside other work that takes the cores from their own siblings (seen: 31 s instead
+    # of 10 for a short answer on two busy cores). A thousand rounds, some tens of
+    # microseconds, still cover the gap to the next operation. Read once, by libgomp.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
