@@ -1,0 +1,151 @@
+"""Random traffic on random tiny schedulers, all invariants checked at every step."""
+
+from typing import Any
+from zlib import crc32
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from hybrid.scheduler import InvalidRequest, SchedulingPolicy, SequenceKey
+from tests.scheduler.driver import Driver
+from tests.scheduler.factories import make_request
+
+
+def draw(key: SequenceKey, index: int) -> int:
+    """Four ids, so that prefixes meet; id 0 is the end."""
+    return crc32(f"{key.request_id}/{key.sample_index}/{index}".encode()) % 7 % 4
+
+
+@st.composite
+def configs(draw_from: st.DrawFn) -> dict[str, object]:
+    """Tiny pools and budgets, all features on and off."""
+    integers, mostly = st.integers, st.sampled_from([True, True, True, False])
+    chunked = draw_from(mostly)
+    max_model_len = draw_from(st.sampled_from([6, 10, 16, 24]))
+    budget = integers(1, 32) if chunked else integers(max_model_len, 40)
+    block_size = draw_from(integers(1, 4))
+    # From less than one longest sequence to several.
+    num_blocks = max_model_len // block_size + draw_from(integers(-2, 8))
+    return {
+        "block_size": block_size,
+        "num_blocks": max(num_blocks, 1),
+        "max_model_len": max_model_len,
+        "max_num_seqs": draw_from(st.sampled_from([1, 2, 3, 4, 6])),
+        "max_num_batched_tokens": draw_from(budget),
+        "max_prefill_chunk_tokens": draw_from(
+            st.none() | integers(1, 5) if chunked else st.none()
+        ),
+        "max_prompt_logprobs_tokens": draw_from(integers(1, 6)),
+        "enable_prefix_caching": draw_from(mostly),
+        "enable_chunked_prefill": chunked,
+        "supports_block_copy": draw_from(mostly),
+        "policy": draw_from(st.sampled_from(SchedulingPolicy)),
+    }
+
+
+REQUESTS = st.fixed_dictionaries(
+    {
+        "prompt": st.builds(
+            lambda family, length: family[:length],
+            st.sampled_from([(1, 1, 2, 3) * 6, (1, 1, 2, 2) * 6]),
+            st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 20]),
+        ),
+        "max_tokens": st.none() | st.integers(1, 12),
+        "n": st.sampled_from([1, 1, 2, 3]),
+        "priority": st.integers(0, 2),
+        "arrival_time_s": st.sampled_from([0.0, 1.0]),
+        "ignore_eos": st.booleans(),
+        "min_tokens": st.sampled_from([0, 0, 1]),
+        "prompt_logprobs": st.sampled_from([None, None, None, 1]),
+        "stop_token_ids": st.sampled_from([(), (), (3,)]),
+        "cache_salt": st.sampled_from([None, None, None, "x"]),
+        "adapter": st.sampled_from([None, None, None, "x"]),
+    }
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Adds, steps, aborts and stops at random; the driver checks each step."""
+
+    driver: Driver
+
+    @initialize(config=configs())
+    def start(self, config: dict[str, object]) -> None:
+        """Make a scheduler."""
+        self.driver = Driver(draw, **config)
+        self.num_added = 0
+
+    @rule(burst=st.lists(REQUESTS, min_size=1, max_size=4))
+    def add(self, burst: list[dict[str, Any]]) -> None:
+        """Queue requests, or see them refused without a trace."""
+        for fields in burst:
+            self.num_added += 1
+            request = make_request(f"r{self.num_added}", **fields)
+            before = self.driver.scheduler.stats()
+            try:
+                self.driver.add(request)
+            except InvalidRequest:
+                assert self.driver.scheduler.stats() == before
+
+    @rule(count=st.integers(1, 8))
+    def step(self, count: int) -> None:
+        """Run some steps."""
+        for _ in range(count):
+            self.driver.step()
+
+    @rule(pick=st.integers(0, 99), between=st.booleans(), whole=st.booleans())
+    def end_one(self, pick: int, *, between: bool, whole: bool) -> None:
+        """Abort or stop something, perhaps while its step is being computed."""
+        plan = self.driver.plan() if between else None
+        live = sorted(self.driver.live)
+        key = live[pick % len(live)] if live else SequenceKey("unknown", 0)
+        for _ in range(2):
+            if whole:
+                self.driver.abort(key.request_id)
+            else:
+                self.driver.stop(key)
+        if plan is not None:
+            self.driver.commit(plan)
+
+    @rule(chance=st.integers(0, 4))
+    def reset_prefix_cache(self, chance: int) -> None:
+        """Possible exactly when no block is owned."""
+        if chance:
+            return
+        stats = self.driver.scheduler.stats()
+        is_idle = stats.num_free_blocks == stats.num_total_blocks
+        assert self.driver.scheduler.reset_prefix_cache() == is_idle
+        if is_idle:
+            assert self.driver.scheduler.stats().num_cached_idle_blocks == 0
+
+    @invariant()
+    def is_whole(self) -> None:
+        """Pool, tables and queues agree."""
+        self.driver.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        """Every request ends, in bounded steps, and with the true answer."""
+        if not hasattr(self, "driver"):
+            return
+        self.driver.run()
+        for key in self.driver.reasons:
+            request = self.driver.requests[key.request_id]
+            outputs: list[int] = []
+            while not outputs or self.driver.expected_end(request, outputs) is None:
+                outputs.append(draw(key, len(outputs)))
+            assert self.driver.outputs[key] == outputs
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=300,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestSchedulerMachine = SchedulerMachine.TestCase
