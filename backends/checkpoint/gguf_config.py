@@ -97,41 +97,42 @@ def gguf_config(header: GGUFHeader, dtype: str) -> dict[str, object]:
         ours: _positive(header, f"{prefix}.{theirs}")
         for ours, theirs in _REQUIRED.items()
     }
+    _refuse_unsupported(header, prefix)
     heads = _positive(header, f"{prefix}.attention.head_count")
-    kv_heads = header.integer(f"{prefix}.attention.head_count_kv") or heads
     hidden_size = _positive(header, f"{prefix}.embedding_length")
-    if heads % kv_heads:
-        raise CheckpointError(
-            f"{header.path}: {heads} attention heads are no multiple of {kv_heads} key "
-            "and value heads"
-        )
-    if _positive(header, f"{prefix}.block_count") > len(header.tensors):
-        raise CheckpointError(
-            f"{header.path}: {prefix}.block_count is {config['num_hidden_layers']}, "
-            f"the file has {len(header.tensors)} tensors in all"
-        )
-    epsilon = header.number(f"{prefix}.attention.layer_norm_rms_epsilon")
-    if epsilon is None:
-        raise CheckpointError(
-            f"{header.path}: {prefix}.attention.layer_norm_rms_epsilon is missing"
-        )
     head_dim = _head_dim(header, prefix, hidden_size // heads)
-    config |= {
+    return config | {
         "architectures": [architecture.class_name],
         "model_type": architecture.model_type,
         "dtype": dtype,
-        "num_key_value_heads": kv_heads,
+        "num_key_value_heads": _num_kv_heads(header, prefix, heads),
         "head_dim": head_dim,
-        # float32 in the file; seven digits give back what was meant (1e-05).
-        "rms_norm_eps": float(f"{epsilon:.7g}"),
+        "rms_norm_eps": _epsilon(header, prefix),
         "rope_parameters": rope_parameters(header, head_dim),
         "vocab_size": _vocab_size(header),
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "hidden_act": "silu",
         **_biases(header, architecture),
     }
-    _refuse_unsupported(header, prefix)
-    return config
+
+
+def _num_kv_heads(header: GGUFHeader, prefix: str | None, num_heads: int) -> int:
+    num_kv_heads = header.integer(f"{prefix}.attention.head_count_kv") or num_heads
+    if num_heads % num_kv_heads:
+        raise CheckpointError(
+            f"{header.path}: {num_heads} attention heads are no multiple of "
+            f"{num_kv_heads} key and value heads"
+        )
+    return num_kv_heads
+
+
+def _epsilon(header: GGUFHeader, prefix: str | None) -> float:
+    key = f"{prefix}.attention.layer_norm_rms_epsilon"
+    epsilon = header.number(key)
+    if epsilon is None:
+        raise CheckpointError(f"{header.path}: {key} is missing")
+    # float32 in the file; seven digits give back what was meant (1e-05).
+    return float(f"{epsilon:.7g}")
 
 
 def _positive(header: GGUFHeader, key: str) -> int:
@@ -176,6 +177,12 @@ def _biases(header: GGUFHeader, architecture: Architecture) -> dict[str, bool]:
 
 
 def _refuse_unsupported(header: GGUFHeader, prefix: str | None) -> None:
+    layers = _positive(header, f"{prefix}.block_count")
+    if layers > len(header.tensors):  # also bounds what is built per layer
+        raise CheckpointError(
+            f"{header.path}: {prefix}.block_count is {layers}, the file has "
+            f"{len(header.tensors)} tensors in all"
+        )
     if experts := header.integer(f"{prefix}.expert_count"):
         raise CheckpointError(
             f"{header.path}: {prefix}.expert_count is {experts}; mixtures of experts "

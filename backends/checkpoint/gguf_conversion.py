@@ -5,13 +5,15 @@ so that a crash leaves nothing behind that looks like a model, and two processes
 convert at once do not meet. Everything after this sees Hugging Face directories only.
 """
 
+import contextlib
 import hashlib
 import json
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import structlog
 
@@ -31,6 +33,9 @@ CONVERTER_VERSION: Final = 1
 """Part of the directory's name; raised when the same file would convert otherwise."""
 CONVERTED_DTYPES: Final = ("float32", "bfloat16", "float16")
 _MAX_NAME_CHARACTERS: Final = 60
+_WORKING: Final = ".converting-"
+_BROKEN: Final = ".broken-"
+_LEFTOVER_AGE_S: Final = 24 * 3600
 
 
 def convert_gguf(
@@ -65,7 +70,8 @@ def convert_gguf(
         header = read_gguf_header(source.path)
         config = gguf_config(header, dtype)
         cache_dir.mkdir(parents=True, exist_ok=True)
-        working = Path(tempfile.mkdtemp(prefix=".converting-", dir=cache_dir))
+        _remove_leftovers(cache_dir)
+        working = Path(tempfile.mkdtemp(prefix=_WORKING, dir=cache_dir))
         try:
             _write(header, config, working, progress)
             _move_into_place(working, target)
@@ -84,6 +90,16 @@ def _directory_name(source: ModelSource, dtype: str) -> str:
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).strip(".-")
     return f"{name[:_MAX_NAME_CHARACTERS]}-{dtype}-{digest}"
+
+
+def _remove_leftovers(cache_dir: Path) -> None:
+    """Remove what conversions left that were killed long ago."""
+    oldest = time.time() - _LEFTOVER_AGE_S
+    for prefix in (_WORKING, _BROKEN):
+        for path in cache_dir.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):  # another process may do the same
+                if path.stat().st_mtime < oldest:
+                    shutil.rmtree(path)
 
 
 def _is_whole(directory: Path) -> bool:
@@ -111,9 +127,14 @@ def _write(
     progress: ProgressCallback | None,
 ) -> None:
     # The cheap parts first: most faulty files fail here.
-    write_gguf_tokenizer(header, directory)
+    num_tokens = write_gguf_tokenizer(header, directory)
+    if num_tokens > cast("int", config["vocab_size"]):
+        raise CheckpointError(
+            f"{header.path}: the tokenizer has {num_tokens} tokens, token_embd.weight "
+            f"has {config['vocab_size']} rows"
+        )
     generation = json.loads((directory / "generation_config.json").read_text())
-    config |= {"eos_token_id": generation["eos_token_id"]}
+    config |= {"eos_token_id": generation.get("eos_token_id")}
     config |= {"bos_token_id": generation.get("bos_token_id")}
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_gguf_weights(header, config, directory / "model.safetensors", progress)
@@ -121,7 +142,7 @@ def _write(
 
 def _move_into_place(working: Path, target: Path) -> None:
     if target.exists() and not _is_whole(target):
-        broken = Path(tempfile.mkdtemp(prefix=".broken-", dir=target.parent))
+        broken = Path(tempfile.mkdtemp(prefix=_BROKEN, dir=target.parent))
         target.rename(broken / target.name)
         shutil.rmtree(broken, ignore_errors=True)
     try:

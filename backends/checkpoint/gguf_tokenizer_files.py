@@ -17,8 +17,11 @@ _NAMES: Final = {
 }
 
 
-def write_gguf_tokenizer(header: GGUFHeader, directory: Path) -> None:
+def write_gguf_tokenizer(header: GGUFHeader, directory: Path) -> int:
     """Write tokenizer.json, tokenizer_config.json and generation_config.json.
+
+    Returns:
+        The number of tokens.
 
     Raises:
         CheckpointError: the file's tokenizer is incomplete or of an unknown kind.
@@ -37,11 +40,14 @@ def write_gguf_tokenizer(header: GGUFHeader, directory: Path) -> None:
     if (template := _chat_template(header)) is not None:
         config["chat_template"] = template
     _write_json(directory / "tokenizer_config.json", config)
-    generation: dict[str, object] = {"eos_token_id": list(vocabulary.eos_token_ids())}
+    generation: dict[str, object] = {}
+    if ends := vocabulary.eos_token_ids():
+        generation["eos_token_id"] = list(ends)
     for ours, theirs in (("bos_token_id", "bos"), ("pad_token_id", "padding")):
         if (index := vocabulary.special_id(theirs)) is not None:
             generation[ours] = index
     _write_json(directory / "generation_config.json", generation)
+    return len(vocabulary.tokens)
 
 
 def _chat_template(header: GGUFHeader) -> str | list[dict[str, str]] | None:

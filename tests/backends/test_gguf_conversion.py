@@ -1,7 +1,6 @@
 """GGUF to Hugging Face directory: the converted model computes what it did before."""
 
 import json
-import threading
 from pathlib import Path
 
 import gguf
@@ -11,37 +10,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from hybrid.backends.checkpoint.gguf_conversion import convert_gguf
-from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
-from hybrid.backends.pytorch.model_loader import load_model
-from hybrid.scheduler.errors import CheckpointError, ConfigError
+from hybrid.scheduler.errors import CheckpointError
+from tests.backends.conversion_stand import convert, load
 from tests.backends.tiny_checkpoints import (
     gguf_tensors,
     logits_of,
     make_model,
     write_gguf,
 )
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-
-
-def convert(source: ModelSource, tmp_path: Path, dtype: str = "float32") -> Path:
-    """Convert into a cache of the test's own."""
-    return convert_gguf(source, dtype=dtype, cache_dir=tmp_path / "converted").path
-
-
-def load(directory: Path) -> torch.nn.Module:
-    """Load the way the torch executor does."""
-    return load_model(
-        directory, dtype="float32", device="cpu", attn_implementation="eager"
-    )
 
 
 @pytest.mark.parametrize(
@@ -174,92 +150,6 @@ def test_quantised_model_is_near_the_original(tmp_path: Path, kind: str) -> None
         assert difference < {"Q4_0": 0.12, "Q4_1": 0.12}.get(kind, 0.06), name
 
 
-def test_llama3_rope_factors_become_rope_scaling(tmp_path: Path) -> None:
-    """The factors' tensor gives the settings that computed it, and their logits."""
-    model = make_model("llama", head_dim=64, rope_parameters=LLAMA3)
-    plain = make_model("llama", head_dim=64).model.rotary_emb.inv_freq
-    base = 500000.0 ** -(torch.arange(0, 64, 2) / 64)
-    factors = (base / model.model.rotary_emb.inv_freq).numpy().astype(np.float32)
-    assert plain.shape == base.shape
-    tensors = gguf_tensors(model) | {"rope_freqs.weight": factors}
-    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
-    directory = convert(source, tmp_path)
-    config = json.loads((directory / "config.json").read_text())
-    assert config["rope_parameters"] == LLAMA3
-    torch.testing.assert_close(
-        logits_of(load(directory)), logits_of(model), rtol=0, atol=1e-5
-    )
-
-
-def test_other_rope_factors_are_refused(tmp_path: Path) -> None:
-    """Factors that no setting gives are an error that names their tensor."""
-    model = make_model("llama")
-    tensors = gguf_tensors(model)
-    tensors["rope_freqs.weight"] = np.linspace(1, 3, 8, dtype=np.float32)
-    source = write_gguf(tmp_path / "tiny.gguf", model, tensors=tensors)
-    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight"):
-        convert(source, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (gguf.RopeScalingType.LINEAR, {"rope_type": "linear", "factor": 4.0}),
-        (
-            gguf.RopeScalingType.YARN,
-            {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 32,
-            },
-        ),
-        (gguf.RopeScalingType.NONE, None),
-        (gguf.RopeScalingType.LONGROPE, "longrope"),
-    ],
-    ids=lambda value: getattr(value, "name", ""),
-)
-def test_rope_scaling_is_honoured_or_refused(
-    tmp_path: Path, kind: gguf.RopeScalingType, expected: object
-) -> None:
-    """Scaling that the metadata name reaches the config, or is refused by name."""
-
-    def scaling(writer: gguf.GGUFWriter) -> None:
-        writer.add_rope_scaling_type(kind)
-        if kind is not gguf.RopeScalingType.NONE:
-            writer.add_rope_scaling_factor(4.0)
-            writer.add_rope_scaling_orig_ctx_len(32)
-
-    source = write_gguf(tmp_path / "t.gguf", make_model("qwen2"), metadata=scaling)
-    if isinstance(expected, str):
-        with pytest.raises(CheckpointError, match=expected):
-            convert(source, tmp_path)
-        return
-    config = json.loads((convert(source, tmp_path) / "config.json").read_text())
-    default = {"rope_type": "default"} if expected is None else expected
-    assert config["rope_parameters"] == {"rope_theta": 10000.0, **default}
-
-
-def test_rope_scaling_gives_transformers_logits(tmp_path: Path) -> None:
-    """A converted YaRN model computes what transformers computes."""
-    yarn = {
-        "rope_type": "yarn",
-        "rope_theta": 10000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-    }
-    model = make_model("qwen2", rope_parameters=yarn)
-
-    def scaling(writer: gguf.GGUFWriter) -> None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(4.0)
-        writer.add_rope_scaling_orig_ctx_len(32)
-
-    source = write_gguf(tmp_path / "tiny.gguf", model, metadata=scaling)
-    torch.testing.assert_close(
-        logits_of(load(convert(source, tmp_path))), logits_of(model), rtol=0, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -312,87 +202,6 @@ def test_tensors_that_do_not_fit_are_named(
     assert list((tmp_path / "converted").glob("*")) == []
 
 
-def test_conversion_happens_once_per_file_and_dtype(tmp_path: Path) -> None:
-    """The second call finds the first one's directory; another dtype gets its own."""
-    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
-    stages: list[tuple[str, int, int]] = []
-
-    def note(stage: str, done: int, total: int) -> None:
-        stages.append((stage, done, total))
-
-    cache = tmp_path / "converted"
-    first = convert_gguf(source, dtype="float32", cache_dir=cache, progress=note)
-    assert stages
-    assert stages[-1][0] == "convert"
-    assert stages[-1][1] == stages[-1][2]
-    stages.clear()
-    again = convert_gguf(source, dtype="float32", cache_dir=cache, progress=note)
-    other = convert_gguf(source, dtype="bfloat16", cache_dir=cache)
-    assert again == first
-    assert stages == []
-    assert other.path != first.path
-    assert first.format is CheckpointFormat.HF_DIRECTORY
-    assert first.name == source.name
-    assert convert_gguf(first, dtype="float32", cache_dir=cache) == first
-
-
-def test_changed_file_is_converted_anew(tmp_path: Path) -> None:
-    """A file that was replaced does not answer with the old weights."""
-    path = tmp_path / "tiny.gguf"
-    old = convert(write_gguf(path, make_model("llama")), tmp_path)
-    new = convert(write_gguf(path, make_model("llama", num_hidden_layers=1)), tmp_path)
-    assert old != new
-
-
-def test_broken_conversion_is_done_again(tmp_path: Path) -> None:
-    """A cached directory whose weights were cut short is replaced."""
-    model = make_model("llama")
-    source = write_gguf(tmp_path / "tiny.gguf", model)
-    weights = convert(source, tmp_path) / "model.safetensors"
-    content = weights.read_bytes()
-    weights.write_bytes(content[:-100])
-    directory = convert(source, tmp_path)
-    assert (directory / "model.safetensors").read_bytes() == content
-    assert [entry.name for entry in (tmp_path / "converted").iterdir()] == [
-        directory.name
-    ]
-
-
-def test_conversions_at_once_do_not_meet(tmp_path: Path) -> None:
-    """Many converters of one file all end with the same whole directory."""
-    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
-    barrier = threading.Barrier(4)
-    results: list[Path] = []
-
-    def run() -> None:
-        barrier.wait()
-        results.append(convert(source, tmp_path))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert len(set(results)) == 1
-    assert len(list((tmp_path / "converted").iterdir())) == 1
-    load(results[0])
-
-
-def test_unknown_dtype_is_a_config_error(tmp_path: Path) -> None:
-    """The error names what a GGUF converts to."""
-    source = ModelSource("tiny", tmp_path / "none.gguf", CheckpointFormat.GGUF)
-    with pytest.raises(ConfigError, match=r"int8.*float32, bfloat16, float16"):
-        convert(source, tmp_path, "int8")
-
-
-def test_missing_file_is_an_error(tmp_path: Path) -> None:
-    """A path that is no file is named."""
-    source = ModelSource("tiny", tmp_path / "none.gguf", CheckpointFormat.GGUF)
-    with pytest.raises(CheckpointError, match=r"none\.gguf is no file"):
-        convert(source, tmp_path)
-
-
 def test_end_ids_reach_config_and_generation_config(tmp_path: Path) -> None:
     """Both files of the converted model carry the list of end ids."""
 
@@ -405,3 +214,18 @@ def test_end_ids_reach_config_and_generation_config(tmp_path: Path) -> None:
         assert json.loads((directory / name).read_text())["eos_token_id"] == [0, 2]
     generation = transformers.GenerationConfig.from_pretrained(directory)
     assert generation.eos_token_id == [0, 2]
+
+
+@pytest.mark.parametrize(("num_rows", "fits"), [(400, True), (300, False)])
+def test_vocabulary_fits_the_embedding(
+    tmp_path: Path, num_rows: int, fits: bool
+) -> None:
+    """Rows may pad the tokens; a token without a row is an error with both numbers."""
+    model = make_model("llama", vocab_size=num_rows)
+    source = write_gguf(tmp_path / "tiny.gguf", model)
+    if fits:
+        config = json.loads((convert(source, tmp_path) / "config.json").read_text())
+        assert config["vocab_size"] == num_rows
+        return
+    with pytest.raises(CheckpointError, match=r"has 320 tokens.*has 300 rows"):
+        convert(source, tmp_path)

@@ -1,56 +1,23 @@
 """Hugging Face directories become models whose every parameter is the file's."""
 
 import gc
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
 from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
 from hybrid.backends.pytorch.model_loader import load_model
-from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
+from hybrid.scheduler.errors import CheckpointError, ConfigError
+from tests.backends.model_directory import change_config, change_weights, load, save
 from tests.backends.tiny_checkpoints import logits_of, make_model
 
 LM_HEAD = "lm_head.weight"
+
+
 EMBEDDING = "model.embed_tokens.weight"
-
-
-def save(directory: Path, model: transformers.PreTrainedModel, **options: Any) -> Path:
-    """Write a model as Hugging Face does."""
-    model.save_pretrained(directory, **options)
-    return directory
-
-
-def load(directory: Path, dtype: str = "float32") -> Any:
-    """Load with a plain attention function."""
-    return load_model(directory, dtype=dtype, device="cpu", attn_implementation="sdpa")
-
-
-def change_weights(
-    directory: Path, **changes: torch.Tensor | None
-) -> dict[str, torch.Tensor]:
-    """Add, replace or (None) remove tensors; ``__`` stands for a dot."""
-    path = directory / "model.safetensors"
-    weights = load_file(path)
-    for name, value in changes.items():
-        if value is None:
-            del weights[name.replace("__", ".")]
-        else:
-            weights[name.replace("__", ".")] = value
-    save_file(weights, path, metadata={"format": "pt"})
-    return weights
-
-
-def change_config(directory: Path, **changes: object) -> None:
-    """Set keys of config.json."""
-    path = directory / "config.json"
-    config = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize(
@@ -174,66 +141,6 @@ def test_mismatched_shape_is_named(tmp_path: Path) -> None:
     save(tmp_path, make_model("llama"))
     change_config(tmp_path, head_dim=32)
     with pytest.raises(CheckpointError, match=r"shape is not .*k_proj.*and 3 more"):
-        load(tmp_path)
-
-
-QUANTIZED = [
-    {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True},
-    {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False},
-    {"quant_method": "awq", "modules_to_not_convert": ["lm_head"]},
-    {"quant_method": "gptq", "modules_in_block_to_quantize": [["q"]]},
-    {"quant_method": "gptq", "lm_head": True},
-    {"quant_method": "fp8"},
-    {"quant_method": "compressed-tensors", "config_groups": {}},
-    {"bits": 4},
-    {},
-    "gptq",
-]
-
-
-@pytest.mark.parametrize("settings", QUANTIZED, ids=range(len(QUANTIZED)))
-def test_quantised_config_is_refused_by_name(
-    tmp_path: Path, settings: dict[str, object] | str
-) -> None:
-    """Every quirk of a quantised config is a refusal that repeats it."""
-    save(tmp_path, make_model("llama"))
-    change_config(tmp_path, quantization_config=settings)
-    with pytest.raises(UnsupportedFeature) as caught:
-        load(tmp_path)
-    assert "quantization_config" in str(caught.value)
-    if isinstance(settings, dict):
-        assert str(settings.get("quant_method", "unknown")) in str(caught.value)
-        for key in settings:
-            assert key in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["quantize_config.json", "quant_config.json"])
-def test_old_quantisation_files_are_refused(tmp_path: Path, name: str) -> None:
-    """Settings that stand in a file of their own count too."""
-    save(tmp_path, make_model("llama"))
-    (tmp_path / name).write_text('{"bits": 4, "group_size": -1}')
-    with pytest.raises(UnsupportedFeature, match=rf"{name}.*group_size=-1"):
-        load(tmp_path)
-
-
-def test_integer_weights_are_refused(tmp_path: Path) -> None:
-    """Numbers that would need a scale are never taken for weights."""
-    save(tmp_path, make_model("llama"))
-    down = "model__layers__0__mlp__down_proj__weight"
-    change_weights(tmp_path, **{down: torch.ones(64, 96, dtype=torch.int8)})
-    with pytest.raises(UnsupportedFeature, match=r"down_proj\.weight is stored as I8"):
-        load(tmp_path)
-
-
-def test_quantised_tensors_without_config_are_named(tmp_path: Path) -> None:
-    """Packed weights whose settings got lost are missing parameters, not random."""
-    save(tmp_path, make_model("llama"))
-    change_weights(
-        tmp_path,
-        model__layers__0__mlp__down_proj__weight=None,
-        model__layers__0__mlp__down_proj__qweight=torch.ones(12, 64, dtype=torch.int32),
-    )
-    with pytest.raises(CheckpointError, match=r"down_proj\.weight.*down_proj\.qweight"):
         load(tmp_path)
 
 
