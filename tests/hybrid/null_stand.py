@@ -1,0 +1,51 @@
+"""Engines over the null executor, with any limits and, if wanted, a faulty executor."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hybrid import HybridEngine
+from hybrid.backends.interface import ExecutorConfig, ForwardResult
+from hybrid.backends.null.executor import NullExecutor
+from hybrid.sampler.sampler import Sampler
+from hybrid.scheduler import PagedScheduler, SchedulerConfig, StepPlan
+
+VOCAB_SIZE = 97
+
+
+class FaultyExecutor(NullExecutor):
+    """Calls ``fault`` with every plan before running it."""
+
+    def __init__(self, fault: Callable[[StepPlan], None]) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Run the fault, then the plan."""
+        self._fault(plan)
+        return super().execute(plan)
+
+
+def make_engine(
+    *,
+    block_size: int = 4,
+    num_blocks: int = 32,
+    executor: NullExecutor | None = None,
+    seed: int = 0,
+    **limits: Any,
+) -> HybridEngine:
+    """An engine without text; ``limits`` are the scheduler's."""
+    executor = executor or NullExecutor()
+    options = {"vocab_size": VOCAB_SIZE, "max_model_len": 128}
+    info = executor.load(None, ExecutorConfig(block_size=block_size, options=options))
+    executor.allocate_kv(num_blocks + 1)
+    defaults = {"max_model_len": info.max_model_len}
+    config = SchedulerConfig(
+        block_size=block_size, num_blocks=num_blocks, **(defaults | limits)
+    )
+    return HybridEngine(
+        PagedScheduler(config),
+        executor,
+        sampler=Sampler(info.vocab_size, seed=seed),
+        vocab_size=info.vocab_size,
+        block_size=block_size,
+    )
