@@ -122,11 +122,9 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
         keywords["kv_cache_memory"] = int(memory)
     with show_progress() as progress:
         if progress is not None:
-            progress("load libraries", 0, 1)
+            progress("start", 0, 1)
         from hybrid import LLM  # noqa: PLC0415 - heavy, and only some commands need it
 
-        if progress is not None:
-            progress("load libraries", 1, 1)
         llm = LLM(**keywords, progress=progress)
     try:
         resume_collection()
