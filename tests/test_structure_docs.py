@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 
 import pytest
 
@@ -88,3 +89,23 @@ def test_every_sampling_option_of_the_command_line_is_a_field() -> None:
     sampling = set(SamplingOptions.__dataclass_fields__)
     assert sampling <= set(SamplingParams.__dataclass_fields__)
     assert set(EngineOptions.__dataclass_fields__) <= set(EngineConfig.model_fields)
+
+
+def _shown_commands() -> list[str]:
+    """Every ``hybrid`` command line that the documents show as code."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += sorted((ROOT / "docs").glob("*.md"))
+    texts = [page.read_text("utf-8") for page in pages if page.exists()]
+    lines = [line for text in texts for line in text.splitlines()]
+    parts = [part for line in lines for part in re.split(r"&&|\|", line)]
+    shown = (re.match(r"[\s`$]*(hybrid [a-z-][^`#]*)", part) for part in parts)
+    return sorted({match[1].strip() for match in shown if match})
+
+
+@pytest.mark.parametrize("line", _shown_commands())
+def test_commands_that_the_documents_show_exist(line: str) -> None:
+    """A command copied from a page names a command and options that there are."""
+    known = {*_cli_options(), "--help", "--version"}
+    words = shlex.split(line)[1:]
+    named = [words[0], *(word.partition("=")[0] for word in words if word[0] == "-")]
+    assert set(named) - {"-"} <= known

@@ -70,3 +70,13 @@ def test_pre_commit_runs_what_ci_runs() -> None:
     checks = re.findall(r"^        (\w+)\) ", script, re.MULTILINE)
     assert checks == re.findall(r"entry: \.ci/lint (\w+)", hooks)
     assert "\n.ci/lint\n" in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_ci_runs_the_readmes_own_test_command() -> None:
+    """The line that a newcomer copies is what CI runs, part by part and in order."""
+    page = (ROOT / "README.md").read_text("utf-8")
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    (line,) = set(re.findall(r"pip install [^\n`]*\[dev\][^\n`]*", page))
+    places = [script.find(part.strip()) for part in line.split("&&")]
+    assert -1 not in places
+    assert places == sorted(places)
