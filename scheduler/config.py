@@ -8,7 +8,10 @@ class SchedulingPolicy(StrEnum):
     """Which waiting request is next, and whom a preemption hits."""
 
     FCFS = "fcfs"
+    """In the order of adding; the latest gives way."""
     PRIORITY = "priority"
+    """By priority, then arrival, then order of adding; the last of them gives way. A
+    waiting request never evicts a running one by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +25,20 @@ class SchedulerConfig:
     max_model_len: int
     """Most tokens of a sequence, prompt and answer together."""
     max_num_seqs: int = 256
-    """Most sequences that run at once; a request with n samples takes n places."""
+    """Most sequences that run at once; a request with n samples takes n places from
+    its admission on, before its samples exist."""
     max_num_batched_tokens: int = 2048
-    """Token budget of one step."""
+    """Token budget of one step. Below ``max_num_seqs`` it serves the best-ranked
+    sequences, the others wait for them to end."""
     max_prefill_chunk_tokens: int | None = None
     """Most tokens of one prompt in one step; ``None``: whatever the budget leaves."""
     max_prompt_logprobs_tokens: int = 256
     """The same for a prompt whose log-probabilities are wanted: bounds logits rows.
-    Without chunked prefill a prompt is never cut, so that neither limit applies."""
+    Without chunked prefill a prompt is never cut, so that this does not apply."""
     enable_prefix_caching: bool = True
+    """Whether blocks that nobody owns keep their contents for later requests."""
     enable_chunked_prefill: bool = True
+    """Without it the budget must hold a whole context, or the scheduler refuses it."""
     supports_block_copy: bool = True
     """Whether the executor copies blocks; without it a fork shares full blocks only."""
     policy: SchedulingPolicy = SchedulingPolicy.FCFS

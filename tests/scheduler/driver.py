@@ -1,6 +1,6 @@
 """Drives a scheduler as an engine would and holds every step against its promises."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +38,6 @@ class Driver:
         self.reasons: dict[SequenceKey, FinishReason] = {}
         self.live: set[SequenceKey] = set()
         self.unreported: set[SequenceKey] = set()
-        self.prompt_rows: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.cached: dict[str, int] = {}
         self.plans: list[StepPlan] = []
         self.last_stats = self.scheduler.stats()
@@ -77,6 +76,7 @@ class Driver:
         assert not self.unreported, "an end was not reported"
         assert len(set(plan.preempted)) == len(plan.preempted)
         assert set(plan.preempted) <= self.live
+        assert not {entry.key for entry in plan.scheduled} & set(plan.preempted)
         self._check_budget(plan)
         self._check_order(plan)
         for entry in plan.scheduled:
