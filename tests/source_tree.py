@@ -23,6 +23,8 @@ def project_files() -> Iterator[Path]:
             hidden = path.name.startswith(".") and path.name != ".ci"
             if path.is_symlink() or not ours or (hidden and path.is_dir()):
                 continue
+            if (path / "pyvenv.cfg").exists():
+                continue
             if path.is_dir():
                 folders.append(path)
             else:
