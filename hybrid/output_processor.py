@@ -176,8 +176,11 @@ class OutputProcessor:
         sample.stop_reason = update.stop_reason
         matched = None
         if sample.text is not None:
-            is_last = update.finish_reason is not None
-            matched = sample.text.append(token_ids, is_last=is_last)
+            matched = sample.text.append(
+                token_ids,
+                is_last=update.finish_reason is not None,
+                ends_at_stop_token=update.finish_reason is FinishReason.STOP,
+            )
             if matched is not None:
                 num_kept = sample.text.num_tokens_consumed - len(sample.token_ids)
                 token_ids = token_ids[:num_kept]

@@ -1,0 +1,241 @@
+"""The offline API on tiny random models: text, options, stops, errors."""
+
+from pathlib import Path
+
+import pytest
+
+from hybrid import (
+    LLM,
+    ConfigError,
+    FinishReason,
+    InvalidRequest,
+    ModelNotFound,
+    SamplingParams,
+)
+from tests.backends.engine_stand import check_whole
+from tests.backends.tiny_checkpoints import make_model, write_gguf
+
+GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+PROMPTS = ["Hello world", "the quick brown fox", "12345 and"]
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    """A tiny Llama from a GGUF file, converted into a cache of its own."""
+    folder = tmp_path_factory.mktemp("llm")
+    write_gguf(folder / "tiny.gguf", make_model("llama"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYBRID_CACHE", str(folder / "cache"))
+        return LLM(
+            str(folder / "tiny.gguf"), dtype="float32", num_kv_blocks=64, num_threads=1
+        )
+
+
+def test_text_in_text_out_in_order(llm: LLM) -> None:
+    """Each output carries its prompt, its ids and the text of its tokens."""
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [output.prompt for output in outputs] == PROMPTS
+    tokenizer = llm.llm_engine.tokenizer
+    assert tokenizer is not None
+    for output in outputs:
+        assert output.finished
+        assert list(output.prompt_token_ids) == tokenizer.encode(output.prompt or "")
+        (sample,) = output.outputs
+        assert len(sample.token_ids) == 16
+        assert sample.finish_reason == "length"
+        whole = [*output.prompt_token_ids, *sample.token_ids]
+        # A character cut off by max_tokens shows as one U+FFFD, decoders show several.
+        text = tokenizer.decode(whole, skip_special_tokens=True).rstrip("\ufffd")
+        assert text == f"{output.prompt}{sample.text}".rstrip("\ufffd")
+    check_whole(llm.llm_engine)
+
+
+def test_every_form_of_a_prompt_gives_the_same_answer(llm: LLM) -> None:
+    """Text, mappings, ids; alone or in a list; streamed or not."""
+    text = PROMPTS[0]
+    ids = list(llm.generate(text, GREEDY)[0].prompt_token_ids)
+    forms = [{"prompt": text}, {"prompt_token_ids": ids}, text, ids]
+    answers = {llm.generate(form, GREEDY)[0].outputs[0].text for form in forms}
+    answers |= {output.outputs[0].text for output in llm.generate(forms, GREEDY)}
+    *_, last = llm.stream(text, GREEDY)
+    assert answers == {last.outputs[0].text}
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
+@pytest.mark.parametrize("include", [True, False])
+def test_a_stop_string_ends_the_text_wherever_tokens_end(
+    llm: LLM, length: int, *, include: bool
+) -> None:
+    """Streamed text never shows what is cut later, and equals the final text."""
+    full = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].text
+    stop = full[6 : 6 + length]
+    params = SamplingParams(
+        temperature=0,
+        max_tokens=16,
+        ignore_eos=True,
+        stop=stop,
+        include_stop_str_in_output=include,
+    )
+    end = full.index(stop) + (length if include else 0)
+    shown = ""
+    for output in llm.stream(PROMPTS[0], params):
+        text = output.outputs[0].text
+        assert text.startswith(shown)
+        shown = text
+    assert shown == full[:end]
+    sample = output.outputs[0]
+    assert (sample.finish_reason, sample.stop_reason) == (FinishReason.STOP, stop)
+    check_whole(llm.llm_engine)
+
+
+def test_the_models_end_and_a_users_stop_both_count(llm: LLM) -> None:
+    """A stop string adds to the model's end-of-sequence, it does not replace it."""
+    tokenizer = llm.llm_engine.tokenizer
+    assert tokenizer is not None
+    (eos, *_) = tokenizer.eos_token_ids
+    for min_tokens in (0, 1, 4):
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=8,
+            min_tokens=min_tokens,
+            stop="never met",
+            logit_bias={eos: 100.0},
+        )
+        sample = llm.generate(PROMPTS[0], params)[0].outputs[0]
+        assert len(sample.token_ids) == min_tokens + 1
+        assert sample.token_ids[-1] == eos
+        assert eos not in sample.token_ids[:-1]
+        assert (sample.finish_reason, sample.stop_reason) == (FinishReason.STOP, None)
+        assert "<|" not in sample.text
+
+
+def test_without_detokenize_there_are_ids_and_no_text(llm: LLM) -> None:
+    """The ids are those that text would have been made of."""
+    params = SamplingParams(
+        temperature=0, max_tokens=16, ignore_eos=True, detokenize=False
+    )
+    sample = llm.generate(PROMPTS[0], params)[0].outputs[0]
+    assert sample.text == ""
+    assert sample.token_ids == llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].token_ids
+
+
+def test_chat_renders_the_models_template(llm: LLM) -> None:
+    """One conversation or several; the prompt is the template's, once."""
+    messages = [{"role": "user", "content": "Hello"}]
+    (output,) = llm.chat(messages, GREEDY)
+    tokenizer = llm.llm_engine.tokenizer
+    assert tokenizer is not None
+    assert list(output.prompt_token_ids) == tokenizer.apply_chat_template(messages)
+    both = llm.chat([messages, messages], GREEDY)
+    assert [o.outputs[0].text for o in both] == [output.outputs[0].text] * 2
+    *_, last = llm.stream_chat(messages, GREEDY)
+    assert last.outputs[0].text == output.outputs[0].text
+
+
+def test_leaving_a_stream_early_frees_its_blocks(llm: LLM) -> None:
+    """A caller that has seen enough leaves nothing behind."""
+    stream = llm.stream(PROMPTS[0], GREEDY)
+    next(stream)
+    stream.close()
+    check_whole(llm.llm_engine)
+
+
+def test_one_bad_prompt_fails_its_batch_before_anything_runs(llm: LLM) -> None:
+    """The message says which; nothing was queued."""
+    before = llm.llm_engine.stats().requests_total
+    with pytest.raises(InvalidRequest, match=r"prompt 1 of 3: prompt is empty"):
+        llm.generate(["Hello", "", "world"], GREEDY)
+    with pytest.raises(InvalidRequest, match="2 entries for 3 prompts"):
+        llm.generate(PROMPTS, [GREEDY, GREEDY])
+    with pytest.raises(InvalidRequest, match="SamplingParams"):
+        llm.generate(PROMPTS[0], {"temperature": 0})
+    assert llm.llm_engine.stats().requests_total == before
+    assert llm.generate([], GREEDY) == []
+
+
+def test_a_prompt_beyond_the_context_is_refused_and_its_neighbours_dropped(
+    llm: LLM,
+) -> None:
+    """Nothing is truncated in silence; the engine is idle and whole afterwards."""
+    with pytest.raises(InvalidRequest, match="128"):
+        llm.generate([[1, 2, 3], [1] * 128], GREEDY)
+    check_whole(llm.llm_engine)
+    assert len(llm.generate([[1] * 127], GREEDY)[0].outputs[0].token_ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"max_num_seq": 4},
+            "unknown option 'max_num_seq'; did you mean 'max_num_seqs'",
+        ),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"block_size": 24}, "block_size is 24, executor torch takes 8, 16"),
+        ({"kv_cache_memory": "lots"}, "kv_cache_memory is 'lots'"),
+        ({"kv_cache_memory": 4096}, "4,096 bytes holds no KV block"),
+        ({"kv_cache_memory": "1GiB", "num_kv_blocks": 3}, "give one"),
+        ({"dtype": "float99"}, "float99"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"executor": "troch"}, "did you mean 'torch'"),
+        ({"scheduler": "pagd"}, "did you mean 'paged'"),
+        ({"scheduling_policy": "lifo"}, "scheduling_policy is 'lifo'"),
+        ({"max_model_len": 4096}, "max_model_len is 4096"),
+        ({"seed": -1}, "seed is -1"),
+        (
+            {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
+            "max_num_batched_tokens",
+        ),
+        ({"model": None}, "needs a model"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(
+    tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    """The nearest known name is offered where there is one."""
+    make_model("llama").save_pretrained(tmp_path)
+    keywords = {"model": str(tmp_path), "skip_tokenizer_init": True} | options
+    with pytest.raises(ConfigError, match=message):
+        LLM(**keywords)
+
+
+def test_an_unknown_model_says_what_was_tried() -> None:
+    """The nearest known name is offered."""
+    with pytest.raises(ModelNotFound, match="smollm2-135m"):
+        LLM("smollm2-135")
+
+
+def test_sizes_given_as_text_are_bytes(tmp_path: Path) -> None:
+    """A pool of one MiB holds what one MiB of blocks is, less the null block."""
+    make_model("llama").save_pretrained(tmp_path)
+    with LLM(
+        str(tmp_path),
+        dtype="float32",
+        kv_cache_memory="1 MiB",
+        skip_tokenizer_init=True,
+        num_threads=1,
+    ) as llm:
+        block_bytes = 2 * 2 * 2 * 16 * 16 * 4
+        stats = llm.llm_engine.stats()
+        assert stats.kv_total_blocks == 2**20 // block_bytes - 1
+        assert stats.kv_capacity_tokens == stats.kv_total_blocks * 16
+        with pytest.raises(InvalidRequest, match="no tokenizer"):
+            llm.generate("text", GREEDY)
+        assert llm.generate([[1, 2, 3]], GREEDY)[0].outputs[0].text == ""
+
+
+def test_without_a_size_the_pool_holds_what_all_sequences_could_use(
+    tmp_path: Path,
+) -> None:
+    """Sized from free memory, and never beyond ``max_num_seqs`` full contexts."""
+    make_model("llama").save_pretrained(tmp_path)
+    with LLM(
+        str(tmp_path), skip_tokenizer_init=True, max_num_seqs=3, num_threads=1
+    ) as llm:
+        assert llm.llm_engine.stats().kv_capacity_tokens == 3 * 128
+
+
+def test_a_priority_decides_who_is_first(llm: LLM) -> None:
+    """Lower runs first under the priority policy; one entry per prompt is asked for."""
+    with pytest.raises(InvalidRequest, match="priority has 1 entries"):
+        llm.generate(PROMPTS, GREEDY, priority=[1])
