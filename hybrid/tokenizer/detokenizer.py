@@ -38,7 +38,7 @@ class IncrementalDetokenizer:
     A character is given out when it is whole. Bytes that can no longer become one are
     given out as U+FFFD, the characters around them as they are. An answer that ends
     within a character ends with one U+FFFD, given out by ``finish``. A character begun
-    by the prompt belongs to the answer that completes it.
+    by the prompt is shown by the answer that completes it.
 
     Work per token is bounded: only the last few tokens are decoded again.
     """
@@ -65,15 +65,17 @@ class IncrementalDetokenizer:
         """
         self._decoder: Final = decoder
         self._skip_special_tokens: Final = skip_special_tokens
-        self._context = self._visible_tail(prompt_token_ids)
-        self._context_text = self._decode(self._context)
+        self._context: list[int] = []
+        self._context_text = ""
+        self._set_context(list(prompt_token_ids), _CONTEXT_TOKENS)
         self._pending: list[int] = []
         self._pending_text = ""
         self._num_given = 0
         """Characters of the pending text that are out."""
         self._max_pending = _MAX_PENDING
         self._take_over_split_character()
-        self._num_from_prompt = len(self._pending)
+        self._prompt_text = self._pending_text
+        """What the prompt itself shows of a character that it leaves unfinished."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Append tokens; returns the text that is certain now and was not before."""
@@ -81,38 +83,45 @@ class IncrementalDetokenizer:
 
     def finish(self) -> str:
         """End the answer; returns the held rest, an unfinished character as U+FFFD."""
-        text, num_given = self._pending_text, self._num_given
-        is_prompts_own = len(self._pending) <= self._num_from_prompt
-        self._keep_as_context([])
-        if is_prompts_own:
-            return ""
+        text = self._pending_text
+        start = self._start_of_new(text)
         stable = len(text) - _num_held(text)
-        return text[num_given:stable] + (REPLACEMENT if stable < len(text) else "")
+        self._keep_as_context([])
+        is_unfinished = max(start, stable) < len(text)
+        return text[start:stable] + (REPLACEMENT if is_unfinished else "")
 
     def _push_one(self, token_id: int) -> str:
         text = self._text_of([*self._pending, token_id])
         if text == self._pending_text and self._is_invisible(token_id):
             return ""
+        # Only a U+FFFD that is a character itself, spelled in bytes, can take the place
+        # of more of them.
+        is_whole = not text.endswith(REPLACEMENT) or len(text) < len(self._pending_text)
         self._pending.append(token_id)
         self._pending_text = text
-        if not text.endswith(REPLACEMENT):
-            new_text = text[self._num_given :]
+        if is_whole:
+            new_text = text[self._start_of_new(text) :]
             if text:
                 self._keep_as_context(self._pending)
             return new_text
         whole = self._whole_end()
         if whole:
-            broken = self._text_of(self._pending[:-whole])
             end = self._pending[-whole:]
-            new_text = (broken + self._text_of(end))[self._num_given :]
+            text = self._text_of(self._pending[:-whole]) + self._text_of(end)
+            new_text = text[self._start_of_new(text) :]
             self._keep_as_context(end)
             return new_text
         stable = max(len(text) - _num_held(text), self._num_given)
-        new_text = text[self._num_given : stable]
+        new_text = text[self._start_of_new(text) : stable]
         self._num_given = stable
         if len(self._pending) > self._max_pending:
             self._forget_broken_start()
         return new_text
+
+    def _start_of_new(self, text: str) -> int:
+        """Where in the pending text begins what is neither out nor the prompt's."""
+        is_prompts = text.startswith(self._prompt_text)
+        return max(self._num_given, len(self._prompt_text) if is_prompts else 0)
 
     def _whole_end(self) -> int:
         """How many of the last pending tokens are whole characters by themselves.
@@ -136,21 +145,28 @@ class IncrementalDetokenizer:
         if text[-compared:] == self._pending_text[-compared:]:
             self._pending, self._pending_text = kept, text
             self._num_given = len(text) - num_held
+            self._prompt_text = ""
         else:
             self._max_pending *= 2
 
     def _keep_as_context(self, tokens: list[int]) -> None:
         """All of ``tokens`` is out: what follows is read after them."""
-        self._context = tokens
         self._context_text = self._decode(tokens)
+        if self._context_text:
+            self._context = tokens
+        else:
+            self._set_context([*self._context, *tokens], len(tokens) + 1)
         self._pending, self._pending_text = [], ""
         self._num_given = 0
-        self._num_from_prompt = 0
+        self._prompt_text = ""
         self._max_pending = _MAX_PENDING
 
     def _text_of(self, tokens: list[int]) -> str:
         """What ``tokens`` add to the text of the context."""
         text = self._decode([*self._context, *tokens])
+        if text.endswith(REPLACEMENT) and self._context_text.endswith(REPLACEMENT):
+            # Whether the context's last character is among the broken ones shows not.
+            return self._decode(tokens)
         if text.startswith(self._context_text):
             return text[len(self._context_text) :]
         # The context's last bytes and these were read as one broken run. What is out is
@@ -166,14 +182,19 @@ class IncrementalDetokenizer:
         # Twice, because decoders strip one space from the start of a text.
         return not self._decode([token_id, token_id])
 
-    def _visible_tail(self, token_ids: Sequence[int]) -> list[int]:
-        """Enough of the prompt's end to show text, so that no space is stripped."""
-        length = _CONTEXT_TOKENS
-        tail = list(token_ids[-length:])
-        while length < len(token_ids) and not self._decode(tail):
-            length *= 2
-            tail = list(token_ids[-length:])
-        return tail
+    def _set_context(self, tokens: list[int], num_tokens: int) -> None:
+        """Keep the last of ``tokens`` as context, ``num_tokens`` or more.
+
+        It shows some text, so that no space after it is stripped as a first one, and it
+        starts at a whole character, for a part of one would spoil the bytes after it.
+        """
+        while True:
+            self._context = tokens[-num_tokens:]
+            self._context_text = text = self._decode(self._context)
+            is_good = text and not text.startswith(REPLACEMENT)
+            if is_good or num_tokens >= len(tokens):
+                return
+            num_tokens += min(num_tokens, len(tokens) - num_tokens)
 
     def _take_over_split_character(self) -> None:
         if not self._context_text.endswith(REPLACEMENT):
@@ -181,6 +202,8 @@ class IncrementalDetokenizer:
         for num_tokens in range(1, min(len(self._context), _MAX_HELD) + 1):
             before = self._context[:-num_tokens]
             text = self._decode(before)
+            if len(text) > len(self._context_text):
+                return  # a U+FFFD that is a character itself, spelled in bytes
             if not text.endswith(REPLACEMENT):
                 self._pending = self._context[-num_tokens:]
                 self._context, self._context_text = before, text

@@ -57,7 +57,7 @@ def test_a_greedy_row_with_a_mask_beside_a_random_one() -> None:
 def test_the_end_is_banned_for_exactly_min_tokens_outputs(
     min_tokens: int, ignore_eos: bool
 ) -> None:
-    """The masked row is the argmax of its allowed ids; the other is as alone."""
+    """The prompt does not count; the last id of the vocabulary is not banned."""
     row = [0.0] * 8
     row[5], row[7] = 50.0, 10.0
     got = answer(
