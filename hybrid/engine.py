@@ -9,13 +9,14 @@ from typing import Final
 
 import structlog
 
-from hybrid.backends.interface import Executor
+from hybrid.backends.interface import Executor, ForwardResult
 from hybrid.scheduler import (
     EngineClosed,
     ExecutorFailed,
     FinishReason,
     GenerateRequest,
     HybridError,
+    SamplingFailed,
     SamplingParams,
     Scheduler,
     StepPlan,
@@ -26,10 +27,14 @@ from .metrics import EngineMetrics, EngineSnapshot
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .prompt import Prompt
+from .sampler.sampled_step import SampledStep
 from .sampler.sampler import Sampler
 from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
+
+CHECK_INTERVAL_S: Final = 60.0
+"""The check walks every block, so an engine that falls idle often does it seldom."""
 
 
 class HybridEngine:
@@ -84,6 +89,7 @@ class HybridEngine:
         )
         self._failure: ExecutorFailed | None = None
         self._is_closed = False
+        self._next_check_s = 0.0
 
     def add_request(
         self,
@@ -134,8 +140,8 @@ class HybridEngine:
             outputs of those that have ended.
 
         Raises:
-            ExecutorFailed: the executor or the sampler raised; the engine has ended,
-                and so has every request (``fail`` says with what).
+            ExecutorFailed: the executor raised; the engine has ended, and so has every
+                request. A draw that is impossible ends its own request alone.
             EngineClosed: it had ended before.
         """
         self._check_open()
@@ -147,20 +153,20 @@ class HybridEngine:
             return []
         try:
             result = self.executor.execute(plan)
-            sampled = self._sampler.sample(plan, result)
+            sampled, failed = self._sample(plan, result)
         except Exception as error:
             raise self._fail(error) from error
+        outputs = [self._end_failed(error) for error in failed]
         updates = self.scheduler.update(plan, sampled.token_ids)
         self._metrics.observe_pool(self.scheduler.stats())
-        outputs, stopped = self._outputs.process(
+        answers, stopped = self._outputs.process(
             plan, sampled, updates, started_s=started_s
         )
         for key in stopped:
             self.scheduler.stop(key)
         self._log_step(plan, started_s)
-        if not self.scheduler.has_unfinished():
-            self.scheduler.check_integrity()
-        return outputs
+        self._check_when_idle()
+        return outputs + answers
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request in whatever state; its blocks are free at once.
@@ -195,6 +201,36 @@ class HybridEngine:
         self.executor.close()
         log.info("engine.stopped", num_requests=self._metrics.num_requests)
         return outputs
+
+    def _sample(
+        self, plan: StepPlan, result: ForwardResult
+    ) -> tuple[SampledStep, list[SamplingFailed]]:
+        """Draw for every request that can be drawn for, and name the others."""
+        failed: dict[str, SamplingFailed] = {}
+        while True:
+            try:
+                sampled = self._sampler.sample(plan, result, excluded=frozenset(failed))
+            except SamplingFailed as error:
+                failed[error.request_id] = error
+            else:
+                return sampled, list(failed.values())
+
+    def _end_failed(self, error: SamplingFailed) -> RequestOutput:
+        """End one request whose draw is impossible; the step goes on without it."""
+        log.error("request.failed", request_id=error.request_id, reason=str(error))
+        self.scheduler.abort(error.request_id)
+        output = self._outputs.end(error.request_id, FinishReason.ERROR)
+        assert output is not None, "a scheduled request has a state"
+        return output
+
+    def _check_when_idle(self) -> None:
+        """Check the pool's invariants when nothing runs, at most once a minute."""
+        if self.scheduler.has_unfinished():
+            return
+        now_s = self._clock()
+        if now_s >= self._next_check_s:
+            self._next_check_s = now_s + CHECK_INTERVAL_S
+            self.scheduler.check_integrity()
 
     def _fail(self, error: Exception) -> ExecutorFailed:
         """End the engine: what the executor holds can no longer be trusted."""

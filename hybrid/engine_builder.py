@@ -1,16 +1,10 @@
 """Composes an engine from options: finds and loads the model, sizes the pool."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
-
 import structlog
 
-from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import (
-    Capabilities,
     Executor,
-    ExecutorConfig,
     ModelInfo,
     ProgressCallback,
 )
@@ -20,23 +14,12 @@ from .engine import HybridEngine
 from .engine_config import EngineConfig
 from .executors import create_executor
 from .kv_sizing import choose_num_blocks
-from .models.cache import converted_dir
-from .models.resolve import resolve_model
+from .model_resolution import DEFAULT_BATCHED_TOKENS, ResolvedModel, resolve_options
 from .nearest_name import nearest_hint
 from .sampler.sampler import BadWordEncoder, Sampler
 from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
-
-DEFAULT_BATCHED_TOKENS: Final = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """Options after the executor and the model's files had their say."""
-
-    source: ModelSource | None
-    executor_config: ExecutorConfig
 
 
 def build_engine(
@@ -72,7 +55,7 @@ def _build(
     *,
     log_requests: bool,
 ) -> HybridEngine:
-    resolved = _resolve(config, executor.capabilities(), progress)
+    resolved = resolve_options(config, executor.capabilities(), progress)
     source, executor_config = resolved.source, resolved.executor_config
     # One after the other: transformers cannot be imported by two threads at once.
     info = executor.load(source, executor_config, progress)
@@ -86,20 +69,10 @@ def _build(
         encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
         logits_processors=config.logits_processors,
     )
-    log.info(
-        "engine.started",
-        model=None if source is None else source.name,
-        architecture=info.architecture,
-        executor=executor.capabilities().name,
-        device=executor_config.device,
-        dtype=executor_config.dtype,
-        max_model_len=scheduler_config.max_model_len,
-        block_size=scheduler_config.block_size,
-        kv_blocks=scheduler_config.num_blocks,
-        kv_tokens=scheduler_config.num_blocks * scheduler_config.block_size,
-    )
+    scheduler = _make_scheduler(config, scheduler_config)
+    _log_started(executor.capabilities().name, resolved, info, scheduler_config)
     return HybridEngine(
-        _make_scheduler(config, scheduler_config),
+        scheduler,
         executor,
         sampler=sampler,
         tokenizer=tokenizer,
@@ -110,72 +83,22 @@ def _build(
     )
 
 
-def _resolve(
-    config: EngineConfig,
-    capabilities: Capabilities,
-    progress: ProgressCallback | None,
-) -> _Resolved:
-    """Check options against the executor before anything heavy, then find the model."""
-    device = _choose("device", config.device, capabilities.devices, capabilities)
-    block_size = config.block_size or capabilities.block_sizes[0]
-    if block_size not in capabilities.block_sizes:
-        known = ", ".join(map(str, sorted(capabilities.block_sizes)))
-        raise ConfigError(
-            f"block_size is {block_size}, executor {capabilities.name} takes {known}"
-        )
-    source = None
-    if config.model is not None:
-        source = resolve_model(
-            config.model, progress=progress, revision=config.revision
-        )
-    elif capabilities.needs_checkpoint:
-        raise ConfigError(f"executor {capabilities.name} needs a model")
-    dtype = _resolve_dtype(config.dtype, source, capabilities)
-    if source is not None and source.format is CheckpointFormat.GGUF:
-        from hybrid.backends.checkpoint.gguf_conversion import convert_gguf  # noqa: PLC0415 - heavy
-
-        source = convert_gguf(
-            source, dtype=dtype, cache_dir=converted_dir(), progress=progress
-        )
-    return _Resolved(
-        source,
-        ExecutorConfig(
-            dtype=dtype,
-            device=device,
-            block_size=block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens
-            or DEFAULT_BATCHED_TOKENS,
-            max_model_len=config.max_model_len,
-            num_threads=config.num_threads,
-            options=config.executor_options,
-        ),
+def _log_started(
+    executor: str, resolved: ResolvedModel, info: ModelInfo, limits: SchedulerConfig
+) -> None:
+    source = resolved.source
+    log.info(
+        "engine.started",
+        model=None if source is None else source.name,
+        architecture=info.architecture,
+        executor=executor,
+        device=resolved.executor_config.device,
+        dtype=resolved.executor_config.dtype,
+        max_model_len=limits.max_model_len,
+        block_size=limits.block_size,
+        kv_blocks=limits.num_blocks,
+        kv_tokens=limits.num_blocks * limits.block_size,
     )
-
-
-def _resolve_dtype(
-    requested: str, source: ModelSource | None, capabilities: Capabilities
-) -> str:
-    if source is None:
-        fast = capabilities.fast_dtypes[0]
-        return _choose("dtype", requested, (fast, *capabilities.dtypes), capabilities)
-    from hybrid.backends.checkpoint.dtype import resolve_dtype  # noqa: PLC0415 - heavy
-
-    return resolve_dtype(requested, source, capabilities)
-
-
-def _choose(
-    option: str, value: str, choices: Sequence[str], capabilities: Capabilities
-) -> str:
-    """Take the first choice for ``auto``, else insist on one of them."""
-    if value == "auto":
-        return choices[0]
-    if value not in choices:
-        raise ConfigError(
-            f"{option} is {value!r}, executor {capabilities.name} has "
-            f"{', '.join(choices)} here{nearest_hint(value, choices)}"
-        )
-    return value
 
 
 def _load_tokenizer(
@@ -197,7 +120,7 @@ def _bad_word_encoder(tokenizer: Tokenizer) -> BadWordEncoder:
 
 
 def _size(
-    config: EngineConfig, executor: Executor, resolved: _Resolved, info: ModelInfo
+    config: EngineConfig, executor: Executor, resolved: ResolvedModel, info: ModelInfo
 ) -> SchedulerConfig:
     """Settle the limits that depend on the loaded model."""
     capabilities, chosen = executor.capabilities(), resolved.executor_config

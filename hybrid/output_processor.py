@@ -82,24 +82,18 @@ class OutputProcessor:
         changed: dict[str, RequestState] = {}
         remaining = iter(updates)
         for index, entry in enumerate(plan.scheduled):
-            state = self._states[entry.request.request_id]
+            state = self._states.get(entry.request.request_id)
+            if state is None:
+                # Its draw was impossible: it has ended, the scheduler left it out too.
+                continue
             self._take_prompt_logprobs(state, sampled.prompt_logprobs[index])
             if not sampled.token_ids[index]:
                 continue
             changed[entry.request.request_id] = state
             if state.first_token_at_s is None:
                 state.first_token_at_s = now_s
-            logprobs = sampled.logprobs[index]
-            for draw, update in enumerate(_updates_of(entry, remaining)):
-                sample_logprobs = None
-                if logprobs is not None:
-                    # Draws of a fork are one token each; a run is one sample's.
-                    fork = entry.num_samples > 1
-                    sample_logprobs = logprobs[draw : draw + 1] if fork else logprobs
-                if self._take_update(state, update, sample_logprobs):
-                    stopped.append(
-                        SequenceKey(update.request.request_id, update.sample_index)
-                    )
+            entry_updates = _updates_of(entry, remaining)
+            stopped += self._take_updates(state, entry_updates, sampled.logprobs[index])
         outputs = [
             self._output(state, now_s)
             for state in changed.values()
@@ -151,14 +145,29 @@ class OutputProcessor:
 
     def _note_plan(self, plan: StepPlan, started_s: float) -> None:
         for entry in plan.scheduled[: plan.num_contexts]:
-            state = self._states[entry.request.request_id]
-            if state.scheduled_at_s is None:
+            state = self._states.get(entry.request.request_id)
+            if state is not None and state.scheduled_at_s is None:
                 state.scheduled_at_s = started_s
         for key in plan.preempted:
             preempted = self._states.get(key.request_id)
             if preempted is not None:
                 preempted.num_preemptions += 1
                 log.debug("request.preempted", request_id=key.request_id)
+
+    def _take_updates(
+        self,
+        state: RequestState,
+        updates: Sequence[SequenceUpdate],
+        logprobs: Sequence[TokenLogprobs] | None,
+    ) -> Iterator[SequenceKey]:
+        """Take in one entry's draws; yields the sequences that a stop string ended."""
+        for draw, update in enumerate(updates):
+            sample_logprobs = logprobs
+            if logprobs is not None and len(updates) > 1:
+                # Draws of a fork are one token each; a run is one sample's.
+                sample_logprobs = logprobs[draw : draw + 1]
+            if self._take_update(state, update, sample_logprobs):
+                yield SequenceKey(update.request.request_id, update.sample_index)
 
     def _take_update(
         self,

@@ -12,6 +12,7 @@ from .errors import (
     ModelNotFound,
     OutOfBlocks,
     RequestTooLong,
+    SamplingFailed,
     UnsupportedFeature,
 )
 from .generate_request import GenerateRequest
@@ -35,6 +36,7 @@ __all__ = [
     "OutOfBlocks",
     "PagedScheduler",
     "RequestTooLong",
+    "SamplingFailed",
     "SamplingParams",
     "ScheduledRequest",
     "Scheduler",

@@ -1,11 +1,12 @@
 """Engines over the null executor, with any limits and, if wanted, a faulty executor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hybrid import HybridEngine
 from hybrid.backends.interface import ExecutorConfig, ForwardResult
 from hybrid.backends.null.executor import NullExecutor
+from hybrid.sampler.logits_processor import LogitsProcessor
 from hybrid.sampler.sampler import Sampler
 from hybrid.scheduler import PagedScheduler, SchedulerConfig, StepPlan
 
@@ -31,6 +32,7 @@ def make_engine(
     num_blocks: int = 32,
     executor: NullExecutor | None = None,
     seed: int = 0,
+    logits_processors: Sequence[LogitsProcessor] = (),
     **limits: Any,
 ) -> HybridEngine:
     """An engine without text; ``limits`` are the scheduler's."""
@@ -45,7 +47,9 @@ def make_engine(
     return HybridEngine(
         PagedScheduler(config),
         executor,
-        sampler=Sampler(info.vocab_size, seed=seed),
+        sampler=Sampler(
+            info.vocab_size, seed=seed, logits_processors=logits_processors
+        ),
         vocab_size=info.vocab_size,
         block_size=block_size,
     )

@@ -62,7 +62,7 @@ def test_it_knows_the_capital_of_france(llm: LLM) -> None:
 
 
 def test_near_identical_prompts_do_not_talk_across(llm: LLM) -> None:
-    """Each of eight answers repeats its own number, also from a shared cached prefix."""
+    """Each of eight answers repeats its own number, also from a cached prefix."""
     prompts = [
         f"The passphrase is cobalt fig {n}. Remember: cobalt fig {n}. "
         "Again, the passphrase is cobalt fig"
