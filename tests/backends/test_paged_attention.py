@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 def naive(query: Array, key: Array, value: Array, options: AttentionOptions) -> Array:
-    """Attend with ``query [Hq, Lq, D]`` over ``key, value [H, Lk, D]``, last to last."""
+    """Attend with ``query [Hq, Lq, D]`` over ``key, value [H, Lk, D]``, end to end."""
     group = query.shape[0] // key.shape[0]
     output = np.empty_like(query)
     num_queries, num_keys = query.shape[1], key.shape[1]
