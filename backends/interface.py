@@ -127,7 +127,7 @@ class ForwardResult:
 
 
 class Executor(ABC):
-    """Runs step plans, for one thread: load, allocate_kv, any number of execute, close."""
+    """Runs step plans, for one thread: load, allocate_kv, execute as often, close."""
 
     @abstractmethod
     def capabilities(self) -> Capabilities:

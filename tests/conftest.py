@@ -10,7 +10,7 @@ from hybrid.models.model_pull import find_local
 
 # Before anything imports torch: tests share their cores, and OpenMP's threads would
 # spin on them (see hybrid.cli.entry).
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def _reason_without_model() -> str | None:

@@ -61,7 +61,7 @@ def paged_attention(
     )
     step.layers_seen.append(layer)
     qkv = (query[0], key[0], value[0])
-    step.pool.write(layer, step.slot_blocks, step.slot_offsets, qkv[1], qkv[2])
+    step.pool.write(layer, step.places, qkv[1], qkv[2])
     parts = [
         part.transpose(0, 1) for part in attend_contexts(step, layer, qkv, options)
     ]

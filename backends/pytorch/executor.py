@@ -23,6 +23,7 @@ from hybrid.scheduler.errors import ConfigError, UnsupportedFeature
 from hybrid.scheduler.plan import StepPlan
 
 from .device import available_devices, fast_dtypes, free_memory_bytes
+from .host_memory import keep_freed_memory
 from .kv_pool import TORCH_DTYPES, KVPool
 from .step_attention import make_step_attention
 
@@ -74,8 +75,11 @@ class TorchExecutor(Executor):
         from .attention_function import ATTENTION_NAME, register_attention  # noqa: PLC0415
         from .model_loader import load_model  # noqa: PLC0415
         from .model_probe import probe_model  # noqa: PLC0415
+        from .packed_linear import can_pack, pack_linears  # noqa: PLC0415
 
         register_attention()
+        if config.device == "cpu":
+            keep_freed_memory()
         loaded = cast(
             "PreTrainedModel",
             load_model(
@@ -89,6 +93,8 @@ class TorchExecutor(Executor):
         self._config, self._model = config, loaded
         self._device = loaded.device
         with torch.inference_mode():
+            if can_pack(loaded):
+                pack_linears(loaded)
             probe_model(loaded, self.kv_spec())
         text_config = loaded.config.get_text_config()
         return ModelInfo(

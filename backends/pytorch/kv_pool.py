@@ -1,4 +1,9 @@
-"""The paged KV pool in torch: allocated once, written by slot, copied by block."""
+"""The paged KV pool in torch: allocated once, written by slot, copied by block.
+
+Both physical orders keep one head of one (block, layer, K or V) as a dense
+``[block_size, head_dim]`` run, a "row". That of (block, head) in a layer's K or V is
+``block * row_stride + head``, counted from the first row of that layer's K or V.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -21,9 +26,6 @@ CACHE_LINE_BYTES: Final = 64
 class KVPool:
     """One tensor for all layers, in the physical order that the layout names.
 
-    Both orders keep a (block, layer, K or V) cell contiguous, ``[num_kv_heads,
-    block_size, head_dim]``: one head's tokens of one block are one dense matrix.
-
     Raises:
         ConfigError: the memory cannot be had.
     """
@@ -40,35 +42,40 @@ class KVPool:
             ) from error
         self._by_block: Final = pool.permute(layout.to_logical)
         """``[block, layer, kv, head, token, dim]``, a view."""
+        self._rows: Final = pool.view(-1, layout.block_size, layout.head_dim)
+        self._tokens: Final = pool.view(-1, layout.head_dim)
+        row_elements = layout.block_size * layout.head_dim
+        block, layer, kv, *_ = (stride // row_elements for stride in layout.strides)
+        self.row_stride: Final = block
+        """Rows from one block to the next, within a layer's K or V."""
+        self._layer_stride: Final = layer
+        self._kv_stride: Final = kv
 
-    def key_cache(self, layer: int) -> torch.Tensor:
-        """K of a layer, a view ``[num_blocks, num_kv_heads, block_size, head_dim]``."""
-        return self._by_block[:, layer, 0]
+    def key_rows(self, layer: int) -> torch.Tensor:
+        """Rows from a layer's K on: a view ``[rows, block_size, head_dim]``."""
+        return self._rows[layer * self._layer_stride :]
 
-    def value_cache(self, layer: int) -> torch.Tensor:
-        """V of one layer, as ``key_cache``."""
-        return self._by_block[:, layer, 1]
+    def value_rows(self, layer: int) -> torch.Tensor:
+        """Rows from a layer's V on, as ``key_rows``."""
+        return self._rows[layer * self._layer_stride + self._kv_stride :]
 
     def write(
-        self,
-        layer: int,
-        block_ids: torch.Tensor,
-        offsets: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Put the step's new K and V where the slot mapping says.
 
         Args:
             layer: index of the layer.
-            block_ids: int64 ``[N]``.
-            offsets: int64 ``[N]``, slot within the block.
+            places: int64 ``[num_kv_heads * N]``, head by head: ``(block * row_stride +
+                head) * block_size + slot`` of each new token.
             keys: ``[num_kv_heads, N, head_dim]``.
             values: as ``keys``.
         """
-        # Indexing around the head axis puts the token axis first: [N, heads, dim].
-        self.key_cache(layer)[block_ids, :, offsets] = keys.transpose(0, 1)
-        self.value_cache(layer)[block_ids, :, offsets] = values.transpose(0, 1)
+        head_dim, block_size = self.layout.head_dim, self.layout.block_size
+        start = layer * self._layer_stride * block_size
+        for first, new in ((0, keys), (self._kv_stride * block_size, values)):
+            tokens = self._tokens[start + first :]
+            tokens.index_copy_(0, places, new.reshape(-1, head_dim))
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks over all layers, in order (copy on write)."""

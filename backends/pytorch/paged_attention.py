@@ -1,17 +1,17 @@
 """Attention over a paged KV pool in plain torch: one path for chunks, one for decode.
 
-Pure functions over tensors; knows no model. Decode never assembles a context: it walks
-(sequence, block) pairs in tiles of bounded size and merges them with the online softmax
-(Milakov and Gimelshein, 2018), each sequence costing just the blocks it has.
+Pure functions over tensors; knows no model. Decode never assembles a long context: it
+walks tiles of bounded size (``decode_tiles``) and merges the segments of one sequence
+by their softmax maxima and sums (as Flash-Decoding does; Dao et al., 2023).
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from .step_attention import ContextSpan, DecodeTile, StepAttention
+from .step_attention import ContextSpan, StepAttention, TileTensors
 
 MAX_QUERY_TILE: Final = 512
 """Queries of one chunk that attend at once when a mask is needed: bounds the mask."""
@@ -52,8 +52,8 @@ def attend_contexts(
         queries = query[:, span.start : span.end]
         if span.num_computed_tokens:
             # A chunk's queries share one gathered context; decode never does this.
-            keys = _gather(step.pool.key_cache(layer), span)
-            values = _gather(step.pool.value_cache(layer), span)
+            keys = _gather(step.pool.key_rows(layer), span, key.shape[0])
+            values = _gather(step.pool.value_rows(layer), span, key.shape[0])
         else:
             keys = key[:, span.start : span.end]
             values = value[:, span.start : span.end]
@@ -61,11 +61,11 @@ def attend_contexts(
     return outputs
 
 
-def _gather(cache: torch.Tensor, span: ContextSpan) -> torch.Tensor:
+def _gather(rows: torch.Tensor, span: ContextSpan, num_heads: int) -> torch.Tensor:
     """Collect one context from its blocks: ``[num_kv_heads, seq_len, head_dim]``."""
-    blocks = cache.index_select(0, span.block_ids)
     seq_len = span.num_computed_tokens + span.end - span.start
-    return blocks.transpose(0, 1).flatten(1, 2)[:, :seq_len]
+    gathered = rows.index_select(0, span.rows)
+    return gathered.view(num_heads, -1, rows.shape[-1])[:, :seq_len]
 
 
 def _attend_chunk(
@@ -154,67 +154,91 @@ def attend_generations(
     Returns:
         ``[R, num_heads, head_dim]`` in the query's dtype.
     """
-    key_cache = step.pool.key_cache(layer)
-    value_cache = step.pool.value_cache(layer)
-    num_kv_heads = key_cache.shape[1]
-    # [R, num_kv_heads, group, head_dim]: the heads that share a K head in one matrix.
+    key_rows, value_rows = step.pool.key_rows(layer), step.pool.value_rows(layer)
+    num_kv_heads = step.pool.layout.num_kv_heads
     num_rows, head_dim = query.shape[1:]
+    # [R, num_kv_heads, group, head_dim]: the heads that share a K head in one matrix.
     grouped = query.transpose(0, 1).reshape(num_rows, num_kv_heads, -1, head_dim)
-    merged = _Merged(grouped)
-    for tile in step.decode_tiles(options.window):
-        keys = key_cache.index_select(0, tile.block_ids)
-        values = value_cache.index_select(0, tile.block_ids)
-        queries = grouped.index_select(0, tile.rows)
-        # Scaled in float32: a bfloat16 query would round the scale as well.
-        scores = torch.matmul(queries, keys.transpose(-1, -2)).float()
-        scores = scores * options.scale
-        if options.softcap is not None:
-            scores = _capped(scores, options.softcap)
-        if tile.mask is not None:
-            scores += tile.mask
-        merged.add(tile, scores, values)
-    return merged.result().flatten(1, 2).to(query.dtype)
+    decode = step.decode_tiles(options.window)
+    parts = [
+        _attend_tile(tile, grouped, key_rows, value_rows, options)
+        for tile in decode.tiles
+    ]
+    part = (
+        parts[0]
+        if len(parts) == 1
+        else _Part(*map(torch.cat, zip(*parts, strict=True)))
+    )
+    if decode.is_whole:
+        output = part.numerator / part.denominator
+        if decode.order is not None:
+            output = output.index_select(0, decode.order)
+    else:
+        generations = torch.cat([tile.generations for tile in decode.tiles])
+        output = _merge(part, generations, num_rows)
+    return output.flatten(1, 2).to(query.dtype)
+
+
+class _Part(NamedTuple):
+    """Softmax of S segments, unfinished; float32."""
+
+    numerator: torch.Tensor
+    """``[S, num_kv_heads, group, head_dim]``."""
+    denominator: torch.Tensor
+    """``[S, num_kv_heads, group, 1]``."""
+    maximum: torch.Tensor
+    """As the denominator: what was subtracted from the scores."""
+
+
+def _attend_tile(
+    tile: TileTensors,
+    grouped: torch.Tensor,
+    key_rows: torch.Tensor,
+    value_rows: torch.Tensor,
+    options: AttentionOptions,
+) -> _Part:
+    """Attend with each segment's query over the segment's blocks."""
+    num_segments = len(tile.generations)
+    shape = (num_segments, grouped.shape[1], -1, grouped.shape[3])
+    keys = key_rows.index_select(0, tile.rows).view(shape)
+    values = value_rows.index_select(0, tile.rows).view(shape)
+    queries = grouped.index_select(0, tile.generations)
+    scores = torch.matmul(queries, keys.transpose(-1, -2))
+    # In float32, where a bfloat16 query would round the scale as well.
+    if options.softcap is None:
+        scores = torch.add(tile.mask, scores, alpha=options.scale)
+    else:
+        capped = _capped(scores.float() * options.scale, options.softcap)
+        scores = tile.mask + capped
+    maximum = scores.amax(-1, keepdim=True)
+    weights = scores.sub_(maximum).exp_()
+    denominator = weights.sum(-1, keepdim=True)
+    numerator = torch.matmul(weights.to(values.dtype), values)
+    return _Part(numerator.float(), denominator, maximum)
+
+
+def _merge(part: _Part, generations: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """Bring the segments of each generation together.
+
+    Args:
+        part: all segments of the step.
+        generations: int64 ``[S]``, whose each segment is.
+        num_rows: number of generations R.
+
+    Returns:
+        float32 ``[R, num_kv_heads, group, head_dim]``.
+    """
+    shape = (num_rows, *part.maximum.shape[1:])
+    index = generations[:, None, None, None].expand_as(part.maximum)
+    lowest = part.maximum.new_full(shape, float("-inf"))
+    maximum = lowest.scatter_reduce_(0, index, part.maximum, "amax")
+    weights = (part.maximum - maximum.index_select(0, generations)).exp_()
+    numerator = part.numerator.new_zeros((*shape[:-1], part.numerator.shape[-1]))
+    numerator.index_add_(0, generations, part.numerator * weights)
+    denominator = part.denominator.new_zeros(shape)
+    denominator.index_add_(0, generations, part.denominator * weights)
+    return numerator / denominator
 
 
 def _capped(scores: torch.Tensor, softcap: float) -> torch.Tensor:
     return (scores / softcap).tanh_().mul_(softcap)
-
-
-class _Merged:
-    """Running softmax numerator, denominator and maximum of every generation."""
-
-    def __init__(self, grouped: torch.Tensor) -> None:
-        shape = grouped.shape
-        self._value_dtype = grouped.dtype
-        self._maximum = grouped.new_full(shape[:-1], float("-inf"), dtype=torch.float32)
-        self._denominator = torch.zeros_like(self._maximum)
-        self._numerator = grouped.new_zeros(shape, dtype=torch.float32)
-        self._is_empty = True
-
-    def add(self, tile: DecodeTile, scores: torch.Tensor, values: torch.Tensor) -> None:
-        """Merge one tile.
-
-        Args:
-            tile: whose pairs these are.
-            scores: float32 ``[P, num_kv_heads, group, block_size]``, masked.
-            values: ``[P, num_kv_heads, block_size, head_dim]``.
-        """
-        rows = tile.rows
-        tile_maximum = scores.amax(-1)
-        index = rows[:, None, None].expand_as(tile_maximum)
-        maximum = self._maximum.scatter_reduce(0, index, tile_maximum, "amax")
-        if not self._is_empty:
-            # A row not met yet has maximum -inf on both sides: exp(nan) must be 0.
-            rescale = (self._maximum - maximum).exp_().nan_to_num_(0.0)
-            self._denominator *= rescale
-            self._numerator *= rescale[..., None]
-        self._is_empty = False
-        self._maximum = maximum
-        weights = (scores - maximum.index_select(0, rows)[..., None]).exp_()
-        self._denominator.index_add_(0, rows, weights.sum(-1))
-        partial = torch.matmul(weights.to(values.dtype), values)
-        self._numerator.index_add_(0, rows, partial.float())
-
-    def result(self) -> torch.Tensor:
-        """Weighted values: float32 ``[R, num_kv_heads, group, head_dim]``."""
-        return self._numerator / self._denominator[..., None]

@@ -23,9 +23,9 @@ def main() -> NoReturn:
     gc.disable()
     # OpenMP's threads spin for milliseconds after each of a model's small operations.
     # Beside other work that takes the cores from their own siblings (seen: 31 s instead
-    # of 10 for a short answer on two busy cores). A thousand rounds, some tens of
-    # microseconds, still cover the gap to the next operation. Read once, by libgomp.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # of 10 for a short answer on two busy cores). Ten thousand rounds still cover the
+    # gap to the next operation. Read once, by libgomp.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

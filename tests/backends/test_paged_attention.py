@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hybrid.backends.pytorch import step_attention
+from hybrid.backends.pytorch import decode_tiles
 from hybrid.backends.pytorch.kv_pool import KVPool
 from hybrid.backends.pytorch.paged_attention import (
     AttentionOptions,
@@ -73,15 +73,19 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def make_plan(
-    lengths: Sequence[tuple[int, int]], num_contexts: int, block_size: int, seed: int
+    lengths: Sequence[tuple[int, int]],
+    num_contexts: int,
+    block_size: int,
+    seed: int,
+    num_blocks: int = 300,
 ) -> StepPlan:
     """Sequences of (computed, new) tokens over blocks shuffled from a common pool."""
-    free = list(np.random.default_rng(seed).permutation(np.arange(1, 300)))
+    free = list(np.random.default_rng(seed).permutation(np.arange(1, num_blocks)))
     entries = []
     for index, (computed, new) in enumerate(lengths):
         tokens = (1,) * new
-        num_blocks = -(-(computed + new) // block_size)
-        table = tuple(int(free.pop()) for _ in range(num_blocks))
+        count = -(-(computed + new) // block_size)
+        table = tuple(int(free.pop()) for _ in range(count))
         request = GenerateRequest(f"r{index}", tokens, PARAMS)
         entries.append(ScheduledRequest(request, 0, tokens, computed, table, 1, 1))
     return StepPlan(0, tuple(entries), num_contexts, (), (), ())
@@ -123,10 +127,10 @@ def check_step(
     )
     fill_history(pool, plan, history)
     key, value = torch.from_numpy(new_kv[0]), torch.from_numpy(new_kv[1])
-    pool.write(1, step.slot_blocks, step.slot_offsets, key, value)
+    pool.write(1, step.places, key, value)
     tile_bytes = layout.block_bytes // 4 * int(case["tile_pairs"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_attention, "MAX_TILE_BYTES", tile_bytes)
+        patch.setattr(decode_tiles, "MAX_TILE_BYTES", tile_bytes)
         packed = torch.from_numpy(query)
         outputs = [
             part.numpy()
@@ -144,38 +148,50 @@ def check_step(
         np.testing.assert_allclose(output, expected, atol=2e-5)
 
 
+def cells(pool: KVPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V of a layer by (block, head, slot), by the layout's own arithmetic."""
+    layout = pool.layout
+    shape = (layout.num_blocks, layout.num_kv_heads, layout.block_size, layout.head_dim)
+    storage = pool.key_rows(0).flatten()
+    block, _, _, head, token, dim = layout.strides
+    views = []
+    for kv in (0, 1):
+        first = layout.element_offset(0, layer, kv, 0, 0, 0)
+        views.append(storage[first:].as_strided(shape, (block, head, token, dim)))
+    return views[0], views[1]
+
+
 def fill_history(
     pool: KVPool, plan: StepPlan, history: list[NDArray[np.float32]]
 ) -> None:
     """Put computed tokens where the tables say, garbage in all the rest of the pool."""
-    pool.key_cache(1)[:] = 1e4
-    pool.value_cache(1)[:] = -1e4
+    key_cache, value_cache = cells(pool, 1)
+    key_cache[:] = 1e4
+    value_cache[:] = -1e4
     block_size = pool.layout.block_size
     for entry, kv in zip(plan.scheduled, history, strict=True):
         for position in range(entry.num_computed_tokens):
-            block, offset = divmod(position, block_size)
+            block, slot = divmod(position, block_size)
             block_id = entry.block_ids[block]
             keys, values = torch.from_numpy(kv[:, :, position])
-            pool.key_cache(1)[block_id, :, offset] = keys
-            pool.value_cache(1)[block_id, :, offset] = values
+            key_cache[block_id, :, slot] = keys
+            value_cache[block_id, :, slot] = values
 
 
 def test_decode_scratch_does_not_grow_with_the_context() -> None:
     """However long the contexts, no tile gathers more than its bytes of K."""
     layout = KVLayout(3000, 1, 2, 16, 64, "float32")
     pool = KVPool(layout, CPU)
-    entries = []
-    for index in range(2):
-        table = tuple(range(1 + index * 1000, 1 + index * 1000 + 800))
-        request = GenerateRequest(f"r{index}", (1,), PARAMS)
-        entries.append(ScheduledRequest(request, 0, (1,), 800 * 16 - 1, table, 1, 1))
-    step = make_step_attention(StepPlan(0, tuple(entries), 0, (), (), ()), pool, CPU)
-    tiles = step.decode_tiles(None)
-    cell_bytes = layout.cell_elements * 4
-    assert len(tiles) > 1
-    assert sum(len(tile.rows) for tile in tiles) == 1600
-    for tile in tiles:
-        assert len(tile.block_ids) * cell_bytes <= step_attention.MAX_TILE_BYTES
+    plan = make_plan([(800 * 16 - 1, 1), (3, 1), (700 * 16, 1)], 0, 16, 0, 2000)
+    step = make_step_attention(plan, pool, CPU)
+    decode = step.decode_tiles(None)
+    assert not decode.is_whole
+    row_bytes = 16 * 64 * 4
+    blocks = 0
+    for tile in decode.tiles:
+        assert len(tile.rows) * row_bytes <= decode_tiles.MAX_TILE_BYTES
+        blocks += len(tile.rows) // 2
+    assert 1502 <= blocks < 2 * 1502
 
 
 @pytest.mark.parametrize("order", list(KVOrder))
@@ -184,17 +200,19 @@ def test_block_copies_happen_in_order_and_over_all_layers(order: KVOrder) -> Non
     layout = KVLayout(4, 2, 1, 2, 3, "bfloat16", order)
     pool = KVPool(layout, CPU)
     for layer in range(2):
-        pool.key_cache(layer)[1] = layer + 1
-        pool.value_cache(layer)[1] = -layer - 1
+        keys, values = cells(pool, layer)
+        keys[1] = layer + 1
+        values[1] = -layer - 1
     pool.copy_blocks([BlockCopy(1, 2), BlockCopy(2, 3)])
     for layer in range(2):
-        assert bool((pool.key_cache(layer)[3] == layer + 1).all())
-        assert bool((pool.value_cache(layer)[3] == -layer - 1).all())
-        assert bool((pool.key_cache(layer)[0] == 0).all())
+        keys, values = cells(pool, layer)
+        assert bool((keys[3] == layer + 1).all())
+        assert bool((values[3] == -layer - 1).all())
+        assert bool((keys[0] == 0).all())
 
 
 def test_a_pool_starts_as_zeros_on_a_cache_line() -> None:
     """Fresh memory is finite, so a padded read of the null block is harmless."""
     pool = KVPool(KVLayout(3, 2, 2, 4, 8, "bfloat16"), CPU)
-    assert not pool.key_cache(1).any()
-    assert pool.key_cache(0).data_ptr() % 64 == 0
+    assert not pool.key_rows(0).any()
+    assert pool.key_rows(0).data_ptr() % 64 == 0
