@@ -78,8 +78,6 @@ class TorchExecutor(Executor):
         from .packed_linear import can_pack, pack_linears  # noqa: PLC0415
 
         register_attention()
-        if config.device == "cpu":
-            keep_freed_memory()
         loaded = cast(
             "PreTrainedModel",
             load_model(
@@ -96,6 +94,8 @@ class TorchExecutor(Executor):
             if can_pack(loaded):
                 pack_linears(loaded)
             probe_model(loaded, self.kv_spec())
+        if config.device == "cpu":
+            keep_freed_memory()
         text_config = loaded.config.get_text_config()
         return ModelInfo(
             architecture=type(loaded).__name__,

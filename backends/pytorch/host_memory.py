@@ -18,12 +18,15 @@ _TOP_PAD_BYTES: Final = 64 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator of this process to keep up to a GiB of freed memory.
+    """Give back what is free now, then keep up to a GiB of what is freed later.
+
+    To be called once a model is loaded: loading frees as much as the model is large.
 
     Returns:
-        Whether it understood; other C libraries than glibc have no such setting.
+        Whether the allocator understood; only glibc has these settings.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    libc = ctypes.CDLL(None)
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is None:
         return False
     settings = (
@@ -31,5 +34,6 @@ def keep_freed_memory() -> bool:
         (_M_TRIM_THRESHOLD, _KEPT_BYTES),
         (_M_TOP_PAD, _TOP_PAD_BYTES),
     )
+    libc.malloc_trim(0)
     accepted = [mallopt(option, value) == 1 for option, value in settings]
     return all(accepted)

@@ -110,6 +110,13 @@ def pack_linears(model: torch.nn.Module) -> None:
             for name, linear in zip(names, linears, strict=True):
                 setattr(parent, name, PackedLinear(linear, packed, first))
                 first += linear.out_features
+    _leave_file(model)
+
+
+def _leave_file(model: torch.nn.Module) -> None:
+    """Copy what is left out of the mapped file, which would stay in memory whole."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def _groups(parent: torch.nn.Module) -> Iterator[tuple[str, ...]]:
