@@ -105,11 +105,16 @@ class Loaded:
         )
 
 
-def load_torch(folder: Path, block_size: int, **options: Any) -> Loaded:
-    """Load a directory into the torch executor in float32, one thread."""
+def load_torch(
+    folder: Path, block_size: int, *, num_threads: int = 1, **options: Any
+) -> Loaded:
+    """Load a directory into the torch executor in float32, on a fixed thread count."""
     executor = TorchExecutor()
     config = ExecutorConfig(
-        dtype="float32", block_size=block_size, num_threads=1, options=options
+        dtype="float32",
+        block_size=block_size,
+        num_threads=num_threads,
+        options=options,
     )
     source = ModelSource("tiny", folder, CheckpointFormat.HF_DIRECTORY)
     info = executor.load(source, config)

@@ -1,5 +1,7 @@
 """The engine on a real model: transformers' tokens, right answers, no cross-talk."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,14 @@ from hybrid import LLM, SamplingParams
 from hybrid.backends.checkpoint.gguf_conversion import convert_gguf
 from hybrid.models.cache import converted_dir
 from hybrid.models.resolve import resolve_model
-from tests.backends.engine_stand import check_whole, ids_of, reference
+from tests.backends.engine_stand import Loaded, ids_of, load_torch, reference, run
 
 pytestmark = pytest.mark.model
 
 MODEL = "smollm2-135m"
-GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+BLOCK_SIZES = (16, 32, 64)
+NUM_TOKENS = 16
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 TEXTS = [
     "Hello, my name is",
     "The capital of France is",
@@ -30,25 +34,86 @@ def llm() -> LLM:
     return LLM(MODEL, dtype="float32", num_kv_blocks=400)
 
 
-def test_greedy_tokens_are_those_of_transformers(llm: LLM) -> None:
-    """Alone, together, in small chunks and in blocks of 32: all the same."""
+@pytest.fixture(scope="module")
+def prompts(llm: LLM) -> list[list[int]]:
+    """The texts in token ids, and one longer than any block."""
+    tokenizer = llm.llm_engine.tokenizer
+    assert tokenizer is not None
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    return [*ids, tokenizer.encode(" ".join(TEXTS * 2))]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    """The model as transformers reads it."""
     source = convert_gguf(
         resolve_model(MODEL), dtype="float32", cache_dir=converted_dir()
     )
-    outputs = llm.generate(TEXTS, GREEDY)
-    prompts = [output.prompt_token_ids for output in outputs]
-    expected = reference(source.path, prompts, 24)
-    assert ids_of(outputs) == expected
-    assert [ids_of(llm.generate(text, GREEDY))[0] for text in TEXTS] == expected
-    with LLM(
-        MODEL,
-        dtype="float32",
-        block_size=32,
-        num_kv_blocks=9,
-        max_prefill_chunk_tokens=5,
-    ) as tight:
-        assert ids_of(tight.generate(TEXTS, GREEDY)) == expected
-        check_whole(tight.llm_engine)
+    return source.path
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
+    """Greedy answers by transformers' ``generate``, each prompt alone."""
+    return reference(folder, prompts, NUM_TOKENS)
+
+
+@pytest.fixture(scope="module", params=BLOCK_SIZES)
+def loaded(request: pytest.FixtureRequest, folder: Path) -> Loaded:
+    """The model in the torch executor, for every block size."""
+    return load_torch(folder, request.param, num_threads=2)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 17, None])
+def test_greedy_tokens_are_those_of_transformers(
+    loaded: Loaded,
+    prompts: list[list[int]],
+    expected: list[list[int]],
+    chunk: int | None,
+) -> None:
+    """A mixed batch in any chunks, with a cold prefix cache and a warm one."""
+    engine = loaded.engine(max_prefill_chunk_tokens=chunk)
+    assert ids_of(run(engine, prompts, GREEDY)) == expected
+    assert ids_of(run(engine, prompts, GREEDY)) == expected
+
+
+def test_each_prompt_alone_gives_the_same_tokens(
+    loaded: Loaded, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """No answer depends on what shares the batch."""
+    engine = loaded.engine(enable_prefix_caching=False)
+    assert [ids_of(run(engine, [prompt], GREEDY))[0] for prompt in prompts] == expected
+
+
+@pytest.fixture(scope="module")
+def growing(
+    folder: Path, prompts: list[list[int]]
+) -> dict[int, tuple[list[list[int]], list[list[int]]]]:
+    """By block size, prompts that soon outgrow their block, and their answers."""
+    text = prompts[-1]
+    by_size = {
+        size: [text[at : at + size - 3] for at in range(3)] for size in BLOCK_SIZES
+    }
+    answers = reference(folder, [p for some in by_size.values() for p in some], 8)
+    return {
+        size: (by_size[size], answers[3 * index : 3 * index + 3])
+        for index, size in enumerate(BLOCK_SIZES)
+    }
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_preempted_requests_give_the_same_tokens(
+    loaded: Loaded,
+    growing: dict[int, tuple[list[list[int]], list[list[int]]]],
+    *,
+    caching: bool,
+) -> None:
+    """A pool that cannot hold all at once only costs time."""
+    prompts, expected = growing[loaded.block_size]
+    engine = loaded.engine(num_blocks=3, enable_prefix_caching=caching)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    assert ids_of(run(engine, prompts, params)) == expected
+    assert engine.stats().preemptions_total > 0
 
 
 def test_it_knows_the_capital_of_france(llm: LLM) -> None:
