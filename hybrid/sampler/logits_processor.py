@@ -13,9 +13,8 @@ from hybrid.scheduler.generate_request import GenerateRequest
 class LogitsProcessor(Protocol):
     """Changes the logits of one position before the penalties.
 
-    A pure function of its arguments: a draw may be asked for again (another request of
-    the same step failed, or a preemption came between), and is then called with the
-    same arguments.
+    A pure function of its arguments: it is called in the order in which sequences are
+    drawn, across requests, samples and preemptions, and may keep nothing between calls.
     """
 
     @abstractmethod

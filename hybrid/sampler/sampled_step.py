@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from hybrid.scheduler.errors import SamplingFailed
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
@@ -34,3 +36,6 @@ class SampledStep:
     """One per prompt token that this step's rows predict, in the prompt's order; the
     concatenation over steps covers the prompt from its second token on, once, also when
     a preemption computes it again. ``None`` where the request asked for none."""
+    failed: tuple[SamplingFailed, ...] = ()
+    """The requests whose draw is impossible, each once. Their entries hold id 0 for
+    every token and no log-probabilities; the caller aborts them."""

@@ -6,13 +6,13 @@ processors or penalties change is copied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.backends.interface import ForwardResult
-from hybrid.scheduler.errors import ExecutorFailed, UnsupportedFeature
+from hybrid.scheduler.errors import ExecutorFailed, SamplingFailed, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
 
@@ -24,6 +24,14 @@ from .uniform import derive_seed
 
 BadWordEncoder = Callable[[str], Sequence[tuple[int, ...]]]
 """The id sequences that spell a word, with and without a space before."""
+
+
+class _Share(NamedTuple):
+    """What one entry of the plan gets out of a step."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None
 
 
 class Sampler:
@@ -60,6 +68,11 @@ class Sampler:
         self._processors = tuple(logits_processors)
         self._states: dict[str, RequestState] = {}
         self._num_arrived = 0
+
+    @property
+    def num_ids(self) -> int:
+        """Ids that can be drawn: those below it. What the parameters may name, too."""
+        return self._num_ids
 
     @property
     def num_requests(self) -> int:
@@ -112,46 +125,46 @@ class Sampler:
             if not state.live_samples:
                 del self._states[request_id]
 
-    def sample(
-        self,
-        plan: StepPlan,
-        result: ForwardResult,
-        *,
-        excluded: frozenset[str] = frozenset(),
-    ) -> SampledStep:
+    def sample(self, plan: StepPlan, result: ForwardResult) -> SampledStep:
         """Draw the tokens of one step and commit them to the histories.
+
+        A request whose draw is impossible is named in ``failed`` and nothing of it is
+        committed; it does not touch the others.
 
         Args:
             plan: what was executed.
             result: what came out of it. Tokens that the executor sampled itself are
                 taken as they are, without log-probabilities.
-            excluded: requests that get placeholder tokens (id 0) and no commitment,
-                because a first call failed for them and the caller is about to abort
-                them.
 
         Raises:
-            SamplingFailed: one request's draw is impossible. Nothing was committed:
-                call again with its id among ``excluded``, then abort it.
             ExecutorFailed: the result does not fit the plan.
         """
         if result.sampled_token_ids is not None:
             return self._adopt(plan, result.sampled_token_ids)
         rows = self._split(plan, self._view(plan, result))
-        drawn: list[tuple[int, ...]] = []
-        logprobs: list[tuple[TokenLogprobs, ...] | None] = []
-        prompt_logprobs: list[tuple[TokenLogprobs, ...] | None] = []
+        failed: dict[str, SamplingFailed] = {}
+        shares: list[_Share] = []
         for entry, logits in zip(plan.scheduled, rows, strict=True):
-            if entry.request.request_id in excluded:
-                drawn.append((0,) * entry.num_samples)
-                logprobs.append(None)
-                prompt_logprobs.append(None)
-                continue
-            token_ids = self._draw(entry, logits)
-            drawn.append(token_ids)
-            logprobs.append(_output_logprobs(entry, logits, token_ids))
-            prompt_logprobs.append(self._prompt_logprobs(entry, logits))
-        self._commit(plan, drawn, excluded)
-        return SampledStep(tuple(drawn), tuple(logprobs), tuple(prompt_logprobs))
+            request_id = entry.request.request_id
+            share = _placeholder(entry)
+            if request_id not in failed:
+                try:
+                    share = self._draw(entry, logits)
+                except SamplingFailed as error:
+                    failed[request_id] = error
+            shares.append(share)
+        for i, entry in enumerate(plan.scheduled):
+            if entry.request.request_id in failed:
+                # Its earlier samples may have been drawn before a later one failed.
+                shares[i] = _placeholder(entry)
+            else:
+                self._commit(entry, shares[i].token_ids)
+        return SampledStep(
+            tuple(share.token_ids for share in shares),
+            tuple(share.logprobs for share in shares),
+            tuple(share.prompt_logprobs for share in shares),
+            tuple(failed.values()),
+        )
 
     def _view(self, plan: StepPlan, result: ForwardResult) -> NDArray[np.float32]:
         """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""
@@ -186,18 +199,22 @@ class Sampler:
             start += entry.num_logits_rows
         return rows
 
-    def _draw(
-        self, entry: ScheduledRequest, logits: NDArray[np.float32]
-    ) -> tuple[int, ...]:
-        if entry.num_samples == 0:
-            return ()
+    def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> _Share:
+        """Draw for one entry; commits nothing."""
         if entry.num_draft_tokens:
             raise UnsupportedFeature(
                 f"request {entry.request.request_id!r} has "
                 f"{entry.num_draft_tokens} draft tokens: the sampler verifies none"
             )
-        state = self._states[entry.request.request_id]
-        return state.draw(logits[-1], entry.sample_index, entry.num_samples)
+        token_ids: tuple[int, ...] = ()
+        if entry.num_samples:
+            state = self._states[entry.request.request_id]
+            token_ids = state.draw(logits[-1], entry.sample_index, entry.num_samples)
+        return _Share(
+            token_ids,
+            _output_logprobs(entry, logits, token_ids),
+            self._prompt_logprobs(entry, logits),
+        )
 
     def _prompt_logprobs(
         self, entry: ScheduledRequest, logits: NDArray[np.float32]
@@ -219,22 +236,13 @@ class Sampler:
             found += token_logprobs(row, (prompt[target],), num_top)
         return tuple(found)
 
-    def _commit(
-        self,
-        plan: StepPlan,
-        drawn: Sequence[tuple[int, ...]],
-        excluded: frozenset[str],
-    ) -> None:
-        for entry, token_ids in zip(plan.scheduled, drawn, strict=True):
-            request_id = entry.request.request_id
-            if request_id in excluded:
-                continue
-            state = self._states[request_id]
-            if token_ids:
-                state.commit(entry.sample_index, token_ids)
-            if entry.num_logits_rows and entry.sample_index == 0:
-                end = entry.num_computed_tokens + len(entry.token_ids)
-                state.next_prompt_position = max(state.next_prompt_position, end + 1)
+    def _commit(self, entry: ScheduledRequest, token_ids: tuple[int, ...]) -> None:
+        state = self._states[entry.request.request_id]
+        if token_ids:
+            state.commit(entry.sample_index, token_ids)
+        if entry.num_logits_rows and entry.sample_index == 0:
+            end = entry.num_computed_tokens + len(entry.token_ids)
+            state.next_prompt_position = max(state.next_prompt_position, end + 1)
 
     def _adopt(
         self, plan: StepPlan, sampled: tuple[tuple[int, ...], ...]
@@ -259,6 +267,11 @@ class Sampler:
                 state.append_run(entry.sample_index, token_ids)
         none = (None,) * len(sampled)
         return SampledStep(sampled, none, none)
+
+
+def _placeholder(entry: ScheduledRequest) -> _Share:
+    """The share of a failed request: the plan's shape, and no meaning."""
+    return _Share((0,) * entry.num_samples, None, None)
 
 
 def _output_logprobs(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid.backends.interface import ForwardResult
 from hybrid.sampler.sampler import Sampler
-from hybrid.scheduler.errors import ExecutorFailed, SamplingFailed
+from hybrid.scheduler.errors import ExecutorFailed
 from tests.hybrid.sampler_stand import (
     draw_one,
     make_entry,
@@ -86,21 +86,23 @@ def test_greedy_equals_numpy_argmax(num_rows: int, vocab: int, seed: int) -> Non
 def test_logits_that_are_not_finite_name_the_request(
     bad: list[float], params: dict[str, float]
 ) -> None:
-    """A broken row is an executor failure that names its request, not a token."""
+    """A broken row is a failure that names its request, not a token."""
     good, broken = make_request("good", seed=1), make_request("broken", **params)
     sampler = Sampler(2)
     sampler.add_request(good)
     sampler.add_request(broken)
-    with pytest.raises(ExecutorFailed, match="'broken'") as caught:
-        step(sampler, [(good, [0.0, 1.0]), (broken, bad)])
-    assert isinstance(caught.value, SamplingFailed)
-    assert caught.value.request_id == "broken"
+    sampled = step(sampler, [(good, [0.0, 1.0]), (broken, bad)])
+    (failure,) = sampled.failed
+    assert failure.request_id == "broken"
+    assert "'broken'" in str(failure)
+    assert "highest logit" in str(failure)
 
 
-def test_a_broken_row_leaves_its_neighbour_unharmed() -> None:
-    """After the failure the step can be drawn again without the broken request."""
-    good, broken = make_request("good", seed=1), make_request("broken", seed=2)
-    row = random_rows(1, 50)[0]
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_broken_row_leaves_its_neighbour_unharmed(is_first: bool) -> None:
+    """The neighbour draws what it would draw alone, in that step and the next ones."""
+    good, broken = make_request("good", seed=1), make_request("broken", logprobs=1)
+    row, broken_row = random_rows(1, 50)[0], np.full(50, np.nan)
     alone = Sampler(50)
     alone.add_request(good)
     wanted = [step(alone, [(good, row)]).token_ids[0] for _ in range(3)]
@@ -108,13 +110,32 @@ def test_a_broken_row_leaves_its_neighbour_unharmed() -> None:
     sampler = Sampler(50)
     sampler.add_request(good)
     sampler.add_request(broken)
-    plan = make_plan(make_entry(good), make_entry(broken))
-    result = make_result([row, np.full(50, np.nan)])
-    with pytest.raises(SamplingFailed):
-        sampler.sample(plan, result)
-    found = sampler.sample(plan, result, excluded=frozenset({"broken"}))
-    assert found.token_ids == (wanted[0], (0,))
+    pairs = [(broken, broken_row), (good, row)]
+    sampled = step(sampler, pairs if is_first else pairs[::-1])
+    found = sampled.token_ids if is_first else sampled.token_ids[::-1]
+    assert found == ((0,), wanted[0])
+    assert sampled.logprobs == (None, None)
     assert [step(sampler, [(good, row)]).token_ids[0] for _ in range(2)] == wanted[1:]
+
+
+def test_a_request_fails_with_all_its_samples_once() -> None:
+    """One broken sample takes back the draw of the sample before it and stops the next.
+
+    Three sequences of one request share the step; the one in the middle is broken.
+    """
+    request = make_request(n=3, seed=1)
+    sampler = Sampler(50)
+    sampler.add_request(request)
+    row = random_rows(1, 50)[0]
+    fork = make_entry(request, num_samples=3)
+    drawn = sampler.sample(make_plan(fork), make_result([row])).token_ids[0]
+    entries = [make_entry(request, sample_index=j) for j in range(3)]
+    rows = [row, np.full(50, np.nan), np.full(50, np.nan)]
+    sampled = sampler.sample(make_plan(*entries), make_result(rows))
+    assert sampled.token_ids == ((0,), (0,), (0,))
+    assert [failure.request_id for failure in sampled.failed] == ["a"]
+    histories = sampler._states["a"]._histories
+    assert [histories[j].output_token_ids for j in range(3)] == [[i] for i in drawn]
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"seed": 3}, {"top_p": 0.5}])

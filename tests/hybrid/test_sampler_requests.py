@@ -1,5 +1,6 @@
 """What the sampler keeps of requests: plugged processors, release, reuse, adoption."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,6 @@ from hybrid.sampler.validation import check_params
 from hybrid.scheduler.errors import (
     ExecutorFailed,
     InvalidRequest,
-    SamplingFailed,
     UnsupportedFeature,
 )
 from hybrid.scheduler.generate_request import GenerateRequest
@@ -94,10 +94,21 @@ def test_a_processor_that_fails_is_named_with_its_request(
     request = make_request("forced", seed=0)
     sampler = Sampler(4, logits_processors=[Broken(fill)])
     sampler.add_request(request)
-    with pytest.raises(SamplingFailed, match=f"'forced'.*Broken.*{said}") as caught:
-        step(sampler, [(request, [0.0, 1.0, 2.0, 3.0])])
-    assert caught.value.request_id == "forced"
+    sampled = step(sampler, [(request, [0.0, 1.0, 2.0, 3.0])])
+    (failure,) = sampled.failed
+    assert failure.request_id == "forced"
+    assert re.search(f"'forced'.*Broken.*{said}", str(failure))
     assert sampler._states["forced"]._histories[0].output_token_ids == []
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "num_valid_ids", "num_ids"), [(9, None, 9), (9, 5, 5), (9, 12, 9)]
+)
+def test_ids_that_can_be_drawn_have_a_column_and_a_token(
+    vocab_size: int, num_valid_ids: int | None, num_ids: int
+) -> None:
+    """The fewer of the logits' columns and the tokenizer's ids."""
+    assert Sampler(vocab_size, num_valid_ids=num_valid_ids).num_ids == num_ids
 
 
 def test_release_forgets_a_request_with_its_last_sequence() -> None:
