@@ -42,14 +42,16 @@ class Capabilities:
     """Device names it can run on here, the preferred first (``cpu``, ``cuda``)."""
     dtypes: tuple[str, ...]
     """Dtypes it computes in."""
-    fast_dtypes: tuple[str, ...]
-    """Those the device is fast in, the preferred first. ``dtype="auto"`` is the
+    fast_dtypes: Mapping[str, tuple[str, ...]]
+    """By device, those it is fast in, the preferred first. ``dtype="auto"`` is the
     checkpoint's own dtype if it is among them, else the first."""
     block_sizes: tuple[int, ...]
     """Tokens per block that it accepts, the preferred first."""
     kv_orders: tuple[KVOrder, ...] = (KVOrder.LAYER_FIRST,)
     returns_logits: bool = True
     """False: it samples itself and returns tokens."""
+    sampling_fields: tuple[str, ...] = ()
+    """Fields of ``SamplingParams`` that an executor which samples itself honours."""
     prefix_reuse: bool = True
     chunked_prefill: bool = True
     block_copy: bool = True
@@ -69,8 +71,6 @@ class ExecutorConfig:
     """Resolved: never ``auto``."""
     device: str = "cpu"
     block_size: int = 16
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
     """Asked-for context; ``None``: the model's own."""
     num_threads: int | None = None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ModelNotFound,
         OutOfBlocks,
         RequestTooLong,
+        SamplingFailed,
         UnsupportedFeature,
     )
     from .scheduler.interface import FinishReason
@@ -52,6 +53,7 @@ _HOMES: Final = {
     "ModelNotFound": ".scheduler.errors",
     "OutOfBlocks": ".scheduler.errors",
     "RequestTooLong": ".scheduler.errors",
+    "SamplingFailed": ".scheduler.errors",
     "UnsupportedFeature": ".scheduler.errors",
     "FinishReason": ".scheduler.interface",
     "SamplingParams": ".scheduler.sampling_params",
@@ -77,6 +79,7 @@ __all__ = [
     "RequestMetrics",
     "RequestOutput",
     "RequestTooLong",
+    "SamplingFailed",
     "SamplingParams",
     "UnsupportedFeature",
     "__version__",

@@ -19,7 +19,6 @@ from hybrid.scheduler import (
     DuplicateRequest,
     EngineClosed,
     GenerateRequest,
-    HybridError,
     SamplingParams,
 )
 
@@ -48,6 +47,7 @@ class AsyncHybridEngine:
         self._wake: Final = threading.Condition()
         self._mailboxes: Final[dict[str, OutputMailbox]] = {}
         self._ids: Final = count()
+        self._snapshot = engine.stats()
         self._error: Exception | None = None
         self._is_closing = False
         self._thread: Final = threading.Thread(
@@ -61,8 +61,8 @@ class AsyncHybridEngine:
         return self._error is None and not self._is_closing
 
     def stats(self) -> EngineSnapshot:
-        """Counters and gauges of about now."""
-        return self._engine.stats()
+        """Counters and gauges as of the last step."""
+        return self._snapshot
 
     async def generate(
         self,
@@ -107,6 +107,9 @@ class AsyncHybridEngine:
                 priority=priority,
             )
             self._send(partial(self._add, request, text))
+            if mailbox.is_aborted:
+                # It was aborted while its prompt was taken apart: before it could run.
+                self._send(partial(self._abort, request_id))
             while not is_over:
                 output = await mailbox.get()
                 is_over = output.finished
@@ -119,6 +122,9 @@ class AsyncHybridEngine:
 
     def abort(self, request_id: str) -> None:
         """End a request; its reader gets a last output with finish reason ``abort``."""
+        mailbox = self._mailboxes.get(request_id)
+        if mailbox is not None:
+            mailbox.is_aborted = True
         self._send(partial(self._abort, request_id))
 
     async def close(self) -> None:
@@ -168,6 +174,7 @@ class AsyncHybridEngine:
                     self._inbox.popleft()()
                 if self._engine.has_unfinished_requests():
                     self._post(self._engine.step())
+                self._snapshot = self._engine.stats()
         except Exception:
             self._engine.close()
             raise
@@ -187,7 +194,7 @@ class AsyncHybridEngine:
     def _add(self, request: GenerateRequest, text: str | None) -> None:
         try:
             self._engine.add_processed(request, text)
-        except HybridError as error:
+        except Exception as error:  # noqa: BLE001 - its own reader is told of it
             self._to_loop(self._deliver_error, request.request_id, error)
 
     def _abort(self, request_id: str) -> None:

@@ -9,13 +9,12 @@ from typing import Final
 
 import structlog
 
-from hybrid.backends.interface import Executor, ForwardResult
+from hybrid.backends.interface import Executor
 from hybrid.scheduler import (
     EngineClosed,
     ExecutorFailed,
     FinishReason,
     GenerateRequest,
-    HybridError,
     SamplingFailed,
     SamplingParams,
     Scheduler,
@@ -51,7 +50,6 @@ class HybridEngine:
         *,
         sampler: Sampler,
         tokenizer: Tokenizer | None = None,
-        vocab_size: int,
         block_size: int,
         max_logprobs: int = 20,
         log_requests: bool = True,
@@ -64,7 +62,6 @@ class HybridEngine:
             executor: loaded, its pool allocated.
             sampler: draws from the executor's logits.
             tokenizer: ``None`` takes and gives token ids only.
-            vocab_size: token ids below it may be asked for.
             block_size: tokens per block, for the metrics.
             max_logprobs: most log-probabilities per position.
             log_requests: whether a request's end is an INFO event, else DEBUG.
@@ -76,7 +73,7 @@ class HybridEngine:
         self.input_processor: Final = InputProcessor(
             tokenizer,
             executor.capabilities(),
-            vocab_size=vocab_size,
+            vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             clock=clock,
         )
@@ -127,7 +124,7 @@ class HybridEngine:
         self.scheduler.add(request)
         try:
             self._sampler.add_request(request)
-        except HybridError:
+        except BaseException:
             self.scheduler.abort(request.request_id)
             raise
         self._outputs.add(request, text, stream=stream)
@@ -140,8 +137,10 @@ class HybridEngine:
             outputs of those that have ended.
 
         Raises:
-            ExecutorFailed: the executor raised; the engine has ended, and so has every
+            ExecutorFailed: the step raised; the engine has ended, and so has every
                 request. A draw that is impossible ends its own request alone.
+            BaseException: an interrupt of the executor passes through; the requests of
+                the step are aborted, the engine goes on.
             EngineClosed: it had ended before.
         """
         self._check_open()
@@ -153,20 +152,20 @@ class HybridEngine:
             return []
         try:
             result = self.executor.execute(plan)
-            sampled, failed = self._sample(plan, result)
+            sampled = self._sampler.sample(plan, result)
         except Exception as error:
             raise self._fail(error) from error
-        outputs = [self._end_failed(error) for error in failed]
-        updates = self.scheduler.update(plan, sampled.token_ids)
-        self._metrics.observe_pool(self.scheduler.stats())
-        answers, stopped = self._outputs.process(
-            plan, sampled, updates, started_s=started_s
-        )
-        for key in stopped:
-            self.scheduler.stop(key)
+        except BaseException:
+            # An interrupt: what the step wrote is unknown, so its requests end with it.
+            self._drop(plan)
+            raise
+        try:
+            outputs = self._commit(plan, sampled, started_s)
+        except Exception as error:
+            raise self._fail(error) from error
         self._log_step(plan, started_s)
         self._check_when_idle()
-        return outputs + answers
+        return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request in whatever state; its blocks are free at once.
@@ -202,18 +201,26 @@ class HybridEngine:
         log.info("engine.stopped", num_requests=self._metrics.num_requests)
         return outputs
 
-    def _sample(
-        self, plan: StepPlan, result: ForwardResult
-    ) -> tuple[SampledStep, list[SamplingFailed]]:
-        """Draw for every request that can be drawn for, and name the others."""
-        failed: dict[str, SamplingFailed] = {}
-        while True:
-            try:
-                sampled = self._sampler.sample(plan, result, excluded=frozenset(failed))
-            except SamplingFailed as error:
-                failed[error.request_id] = error
-            else:
-                return sampled, list(failed.values())
+    def _commit(
+        self, plan: StepPlan, sampled: SampledStep, started_s: float
+    ) -> list[RequestOutput]:
+        """Tell scheduler and callers what the step gave."""
+        outputs = [self._end_failed(error) for error in sampled.failed]
+        updates = self.scheduler.update(plan, sampled.token_ids)
+        self._metrics.observe_pool(self.scheduler.stats())
+        answers, stopped = self._outputs.process(
+            plan, sampled, updates, started_s=started_s
+        )
+        for key in stopped:
+            self.scheduler.stop(key)
+        return outputs + answers
+
+    def _drop(self, plan: StepPlan) -> None:
+        """Abort the requests of a step that was cut short, and close its plan."""
+        for entry in plan.scheduled:
+            self.abort(entry.request.request_id)
+        placeholders = [(0,) * entry.num_samples for entry in plan.scheduled]
+        self.scheduler.update(plan, placeholders)
 
     def _end_failed(self, error: SamplingFailed) -> RequestOutput:
         """End one request whose draw is impossible; the step goes on without it."""

@@ -1,9 +1,12 @@
 """Composes an engine from options: finds and loads the model, sizes the pool."""
 
+from typing import Final
+
 import structlog
 
 from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import (
+    Capabilities,
     Executor,
     ModelInfo,
     ProgressCallback,
@@ -12,14 +15,16 @@ from hybrid.scheduler import ConfigError, Scheduler, SchedulerConfig
 
 from .engine import HybridEngine
 from .engine_config import EngineConfig
-from .executors import create_executor
+from .executors import check_api_version, create_executor
 from .kv_sizing import choose_num_blocks
-from .model_resolution import DEFAULT_BATCHED_TOKENS, ResolvedModel, resolve_options
+from .model_resolution import ResolvedModel, resolve_options
 from .nearest_name import nearest_hint
 from .sampler.sampler import BadWordEncoder, Sampler
 from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
+
+DEFAULT_BATCHED_TOKENS: Final = 2048
 
 
 def build_engine(
@@ -55,6 +60,7 @@ def _build(
     *,
     log_requests: bool,
 ) -> HybridEngine:
+    check_api_version(executor.capabilities())
     resolved = resolve_options(config, executor.capabilities(), progress)
     source, executor_config = resolved.source, resolved.executor_config
     # One after the other: transformers cannot be imported by two threads at once.
@@ -76,7 +82,6 @@ def _build(
         executor,
         sampler=sampler,
         tokenizer=tokenizer,
-        vocab_size=info.vocab_size,
         block_size=scheduler_config.block_size,
         max_logprobs=config.max_logprobs,
         log_requests=log_requests,
@@ -106,7 +111,7 @@ def _load_tokenizer(
 ) -> Tokenizer | None:
     if config.skip_tokenizer_init or source is None:
         return None
-    return Tokenizer.from_directory(source.path)
+    return Tokenizer.from_directory(source.path, chat_template=config.chat_template)
 
 
 def _bad_word_encoder(tokenizer: Tokenizer) -> BadWordEncoder:
@@ -130,7 +135,7 @@ def _size(
             f"max_model_len is {max_model_len}, {info.architecture} was made for "
             f"{info.max_model_len}"
         )
-    is_chunked = config.enable_chunked_prefill and capabilities.chunked_prefill
+    is_chunked = _allowed(config, "enable_chunked_prefill", capabilities)
     budget = config.max_num_batched_tokens
     if budget is None:
         at_least = 1 if is_chunked else max_model_len
@@ -149,8 +154,7 @@ def _size(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=budget,
         max_prefill_chunk_tokens=config.max_prefill_chunk_tokens,
-        enable_prefix_caching=config.enable_prefix_caching
-        and capabilities.prefix_reuse,
+        enable_prefix_caching=_allowed(config, "enable_prefix_caching", capabilities),
         enable_chunked_prefill=is_chunked,
         supports_block_copy=capabilities.block_copy,
         policy=config.policy,
@@ -160,6 +164,20 @@ def _size(
             ("executor", capabilities.name),
         ),
     )
+
+
+def _allowed(config: EngineConfig, option: str, capabilities: Capabilities) -> bool:
+    """Whether a feature is on; asked for of an executor without it, it is refused."""
+    is_able = {
+        "enable_chunked_prefill": capabilities.chunked_prefill,
+        "enable_prefix_caching": capabilities.prefix_reuse,
+    }[option]
+    is_wanted: bool = getattr(config, option)
+    if is_wanted and not is_able and config.is_asked_for(option):
+        raise ConfigError(
+            f"{option} is True, which executor {capabilities.name} cannot do"
+        )
+    return is_wanted and is_able
 
 
 def _make_scheduler(config: EngineConfig, limits: SchedulerConfig) -> Scheduler:

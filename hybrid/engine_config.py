@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -39,7 +39,8 @@ class EngineConfig(BaseModel):
     """The keywords of ``LLM``; vLLM's names where vLLM has the thing.
 
     Raises:
-        ConfigError: through ``from_keywords``; names the option, value and limit.
+        ConfigError: an option is unknown (names the nearest) or out of range (names
+            the value and the limit).
     """
 
     model_config = ConfigDict(
@@ -97,31 +98,40 @@ class EngineConfig(BaseModel):
     logits_processors: Sequence[Any] = ()
     """Objects that edit logits rows before penalties (see ``LogitsProcessor``)."""
 
-    @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:
+    def __init__(self, **keywords: Any) -> None:
         """Check the keywords of a caller.
 
         Raises:
             ConfigError: a keyword is unknown (names the nearest) or its value wrong.
         """
+        known = type(self).model_fields
         for name in keywords:
-            if name not in cls.model_fields:
-                hint = nearest_hint(name, cls.model_fields)
-                raise ConfigError(f"unknown option {name!r}{hint}")
+            if name not in known:
+                raise ConfigError(f"unknown option {name!r}{nearest_hint(name, known)}")
         try:
-            config = cls(**keywords)
+            super().__init__(**keywords)
         except ValidationError as error:
             fault = error.errors()[0]
             name = str(fault["loc"][0])
             message = fault["msg"].removeprefix("Value error, ")
             raise ConfigError(f"{name} is {keywords[name]!r}: {message}") from None
-        if config.num_kv_blocks is not None and config.kv_cache_memory is not None:
+        if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
             raise ConfigError(
-                f"num_kv_blocks={config.num_kv_blocks} and "
-                f"kv_cache_memory={config.kv_cache_memory} both size the KV pool: "
+                f"num_kv_blocks={self.num_kv_blocks} and "
+                f"kv_cache_memory={self.kv_cache_memory} both size the KV pool: "
                 "give one"
             )
-        return config
+        for processor in self.logits_processors:
+            for method in ("applies_to", "apply"):
+                if not callable(getattr(processor, method, None)):
+                    raise ConfigError(
+                        f"logits_processors holds a {type(processor).__name__} without "
+                        f"the method {method}"
+                    )
+
+    def is_asked_for(self, name: str) -> bool:
+        """Whether the caller set an option, be it to its default."""
+        return name in self.model_fields_set
 
     @property
     def policy(self) -> SchedulingPolicy:

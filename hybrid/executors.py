@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from hybrid.backends.interface import Capabilities, Executor
+from hybrid.backends.interface import API_VERSION, Capabilities, Executor
 from hybrid.scheduler import ConfigError
 
 from .nearest_name import nearest_hint
@@ -84,6 +84,20 @@ def create_executor(name: str) -> Executor:
     if descriptor.missing is not None:
         raise ConfigError(f"executor {name!r} cannot run here: {descriptor.missing}")
     return _load(descriptor)
+
+
+def check_api_version(capabilities: Capabilities) -> None:
+    """Refuse an executor that was written against another contract.
+
+    Raises:
+        ConfigError: its major differs from ours, or its minor is newer.
+    """
+    major, minor = capabilities.api_version
+    if major != API_VERSION[0] or minor > API_VERSION[1]:
+        raise ConfigError(
+            f"executor {capabilities.name!r} has API version {major}.{minor}, this "
+            f"engine takes {API_VERSION[0]}.0 to {API_VERSION[0]}.{API_VERSION[1]}"
+        )
 
 
 def list_executors() -> tuple[ExecutorEntry, ...]:

@@ -15,6 +15,26 @@ from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
 from .tokenizer.tokenizer import Tokenizer
 
+PLAIN_DRAW: Final[dict[str, Any]] = {
+    "n": 1,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": None,
+    "logit_bias": {},
+    "allowed_token_ids": None,
+    "bad_words": (),
+    "min_tokens": 0,
+    "logprobs": None,
+    "prompt_logprobs": None,
+}
+"""What every executor that samples itself can do: the likeliest token. Anything else
+must be among its ``sampling_fields``."""
+
 
 class InputProcessor:
     """Tokenizes prompts and refuses what the model or the executor cannot do."""
@@ -48,7 +68,9 @@ class InputProcessor:
             InvalidRequest: names the field, its value and the limit.
             UnsupportedFeature: the executor cannot do it.
         """
-        params = self._with_output_form(_checked(params))
+        params = _checked(params)
+        self._check_text_fields(params)
+        _check_priority(priority)
         text, token_ids, salt = parse_prompt(prompt)
         if token_ids is None:
             assert text is not None
@@ -87,31 +109,45 @@ class InputProcessor:
             )
         return tuple(self._tokenizer.encode(text))
 
-    def _with_output_form(self, params: SamplingParams) -> SamplingParams:
+    def _check_text_fields(self, params: SamplingParams) -> None:
         """Refuse what needs text where there is no tokenizer."""
-        if self._tokenizer is None:
-            for name in ("stop", "bad_words"):
-                value: Any = getattr(params, name)
-                if value:
-                    raise InvalidRequest(
-                        f"{name} needs text, but the engine has no tokenizer",
-                        field=name,
-                        value=value,
-                    )
-        return params
+        if self._tokenizer is not None:
+            return
+        for name in ("stop", "bad_words"):
+            value: Any = getattr(params, name)
+            if value:
+                raise InvalidRequest(
+                    f"{name} needs text, but the engine has no tokenizer",
+                    field=name,
+                    value=value,
+                )
 
     def _check_capabilities(self, params: SamplingParams) -> None:
+        """Refuse what the executor would have to drop in silence."""
         capabilities = self._capabilities
-        wants = {
-            "logprobs": params.logprobs is not None and not capabilities.returns_logits,
-            "prompt_logprobs": params.prompt_logprobs is not None
-            and not (capabilities.prompt_logprobs and capabilities.returns_logits),
-        }
-        for name, refused in wants.items():
-            if refused:
-                raise UnsupportedFeature(
-                    f"executor {capabilities.name} gives no {name}"
-                )
+        refused = []
+        if params.prompt_logprobs is not None and not capabilities.prompt_logprobs:
+            refused.append("prompt_logprobs")
+        if not capabilities.returns_logits:
+            refused += [
+                name
+                for name, plain in PLAIN_DRAW.items()
+                if getattr(params, name) != plain
+                and name not in capabilities.sampling_fields
+            ]
+        if refused:
+            raise UnsupportedFeature(
+                f"executor {capabilities.name} does not take {', '.join(refused)}"
+            )
+
+
+def _check_priority(priority: Any) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise InvalidRequest(
+            f"priority is {priority!r}, must be an integer",
+            field="priority",
+            value=priority,
+        )
 
 
 def _checked(params: Any) -> SamplingParams:

@@ -27,13 +27,16 @@ def choose_num_blocks(
     ``max_num_seqs`` sequences of full length could use.
 
     Raises:
-        ConfigError: not even one block fits; names the bytes.
+        ConfigError: not even one block fits, or more is asked for than is free; names
+            the bytes.
     """
-    if config.num_kv_blocks is not None:
-        return config.num_kv_blocks
     block_bytes = spec.layout(1, block_size).block_bytes
+    if config.num_kv_blocks is not None:
+        _check_fits((config.num_kv_blocks + 1) * block_bytes, spec)
+        return config.num_kv_blocks
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
+        _check_fits(budget, spec)
         num_blocks = budget // block_bytes - 1
     else:
         share = FREE_MEMORY_SHARE.get(device, FREE_MEMORY_SHARE_GPU)
@@ -46,3 +49,12 @@ def choose_num_blocks(
             f"block: one of {block_size} tokens takes {block_bytes:,} bytes"
         )
     return num_blocks
+
+
+def _check_fits(num_bytes: int, spec: KVSpec) -> None:
+    """Refuse at start what would end the process once the pool fills."""
+    if num_bytes > spec.available_bytes:
+        raise ConfigError(
+            f"a KV pool of {num_bytes:,} bytes is asked for, {spec.available_bytes:,} "
+            "bytes of memory are free; lower num_kv_blocks or kv_cache_memory"
+        )

@@ -5,16 +5,14 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
-
 from hybrid.backends.interface import ProgressCallback
-from hybrid.scheduler import InvalidRequest, SamplingParams
+from hybrid.scheduler import GenerateRequest, InvalidRequest, SamplingParams
 
 from .batch_progress import BatchProgress
 from .engine import HybridEngine
 from .engine_builder import build_engine
 from .engine_config import EngineConfig
-from .events import configure_logging
+from .events import configure_if_unset
 from .outputs import RequestOutput
 from .prompt import Prompt, TokensPrompt, is_one_prompt
 
@@ -47,16 +45,16 @@ class LLM:
             CheckpointError: the model cannot be found or read.
             UnsupportedFeature: the executor cannot run it.
         """
-        if not structlog.is_configured():
-            configure_logging("info")
+        configure_if_unset()
         if model is not None:
             options["model"] = model
-        config = EngineConfig.from_keywords(options)
-        self._chat_template: Final = config.chat_template
+        config = EngineConfig(**options)
         self.llm_engine: Final[HybridEngine] = build_engine(
             config, progress=progress, log_requests=False
         )
         self._ids: Final = map(str, count())
+        self._streams: Final[dict[str, RequestOutput | None]] = {}
+        """Open streams by request id, each with the newest output not yet read."""
 
     def generate(
         self,
@@ -127,11 +125,13 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Continue one prompt, yielding the answer so far after every step.
 
-        Leaving the iterator early aborts the request.
+        The request runs while its iterator, or anything else of this engine, is
+        driven; leaving the iterator early aborts it. Several may be open at once.
         """
-        request_id = next(self._ids)
-        self.llm_engine.add_request(request_id, prompt, sampling_params)
-        return self._follow(request_id)
+        request, text = self.llm_engine.input_processor.process(
+            next(self._ids), prompt, sampling_params
+        )
+        return self._follow(request, text)
 
     def stream_chat(
         self,
@@ -166,19 +166,45 @@ class LLM:
                 field="messages",
                 value=None,
             )
-        options.setdefault("chat_template", self._chat_template)
         ids = tokenizer.apply_chat_template(messages, **options)
         return {"prompt_token_ids": ids}
 
-    def _follow(self, request_id: str) -> Iterator[RequestOutput]:
-        engine = self.llm_engine
+    def _follow(
+        self, request: GenerateRequest, text: str | None
+    ) -> Iterator[RequestOutput]:
+        """Run a request as far as its answers are asked for."""
+        engine, request_id = self.llm_engine, request.request_id
+        engine.add_processed(request, text)
+        self._streams[request_id] = None
         try:
-            while engine.has_unfinished_requests():
-                for output in engine.step():
-                    if output.request_id == request_id:
-                        yield output
+            while True:
+                output = self._streams[request_id]
+                if output is None:
+                    if not engine.has_unfinished_requests():
+                        return
+                    self._step()
+                    continue
+                self._streams[request_id] = None
+                yield output
+                if output.finished:
+                    return
         finally:
+            del self._streams[request_id]
             engine.abort(request_id)
+
+    def _step(self) -> list[RequestOutput]:
+        """Run one step; keeps the newest output of each open stream for its reader.
+
+        Returns:
+            The outputs of requests that are no streams.
+        """
+        others = []
+        for output in self.llm_engine.step():
+            if output.request_id in self._streams:
+                self._streams[output.request_id] = output
+            else:
+                others.append(output)
+        return others
 
     def _run(
         self,
@@ -210,8 +236,8 @@ class LLM:
             for request, text in processed:
                 engine.add_processed(request, text, stream=False)
             with BatchProgress(len(ids), is_shown=use_tqdm) as progress:
-                while engine.has_unfinished_requests():
-                    for output in engine.step():
+                while len(done) < len(ids) and engine.has_unfinished_requests():
+                    for output in self._step():
                         done[output.request_id] = output
                         progress.advance(output)
         finally:
@@ -226,6 +252,12 @@ def _one_each(name: str, values: Any, length: int) -> list[Any]:
     """Spread one value over all prompts, or insist on one each."""
     if values is None or isinstance(values, SamplingParams):
         return [values] * length
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InvalidRequest(
+            f"{name} is {values!r}, must be one entry per prompt",
+            field=name,
+            value=values,
+        )
     listed = list(values)
     if len(listed) != length:
         raise InvalidRequest(

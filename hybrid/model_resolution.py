@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import Capabilities, ExecutorConfig, ProgressCallback
@@ -12,8 +11,6 @@ from .engine_config import EngineConfig
 from .models.cache import converted_dir
 from .models.resolve import resolve_model
 from .nearest_name import nearest_hint
-
-DEFAULT_BATCHED_TOKENS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ def resolve_options(
         )
     elif capabilities.needs_checkpoint:
         raise ConfigError(f"executor {capabilities.name} needs a model")
-    dtype = _resolve_dtype(config.dtype, source, capabilities)
+    dtype = _resolve_dtype(config.dtype, source, capabilities, device)
     if source is not None and source.format is CheckpointFormat.GGUF:
         from hybrid.backends.checkpoint.gguf_conversion import convert_gguf  # noqa: PLC0415 - heavy
 
@@ -57,9 +54,6 @@ def resolve_options(
             dtype=dtype,
             device=device,
             block_size=block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens
-            or DEFAULT_BATCHED_TOKENS,
             max_model_len=config.max_model_len,
             num_threads=config.num_threads,
             options=config.executor_options,
@@ -68,14 +62,18 @@ def resolve_options(
 
 
 def _resolve_dtype(
-    requested: str, source: ModelSource | None, capabilities: Capabilities
+    requested: str,
+    source: ModelSource | None,
+    capabilities: Capabilities,
+    device: str,
 ) -> str:
     if source is None:
-        fast = capabilities.fast_dtypes[0]
-        return _choose("dtype", requested, (fast, *capabilities.dtypes), capabilities)
+        choices = (*capabilities.fast_dtypes[device], *capabilities.dtypes)
+        unique = tuple(dict.fromkeys(choices))
+        return _choose("dtype", requested, unique, capabilities)
     from hybrid.backends.checkpoint.dtype import resolve_dtype  # noqa: PLC0415 - heavy
 
-    return resolve_dtype(requested, source, capabilities)
+    return resolve_dtype(requested, source, capabilities, device)
 
 
 def _choose(

@@ -16,6 +16,8 @@ class OutputMailbox:
         self._output: RequestOutput | None = None
         self._error: Exception | None = None
         self._is_filled = asyncio.Event()
+        self.is_aborted = False
+        """Whether the request was aborted, perhaps before the engine knew of it."""
 
     def put(self, output: RequestOutput) -> None:
         """Leave an output; it replaces one that was not read."""

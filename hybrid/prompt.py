@@ -1,6 +1,7 @@
 """The forms in which a caller may give a prompt."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, Final, TypedDict
 
 from hybrid.scheduler import InvalidRequest
@@ -32,7 +33,8 @@ def is_one_prompt(prompts: Any) -> bool:
     """Whether a caller gave one prompt, not a sequence of them."""
     if isinstance(prompts, (str, Mapping)):
         return True
-    return bool(prompts) and all(isinstance(item, int) for item in prompts)
+    items = list(prompts)
+    return bool(items) and all(isinstance(item, Integral) for item in items)
 
 
 def parse_prompt(prompt: Any) -> tuple[str | None, tuple[int, ...] | None, str | None]:
@@ -97,10 +99,10 @@ def _token_ids(field: str, ids: Any) -> tuple[int, ...]:
         )
     token_ids = tuple(ids)
     for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
+        if isinstance(token_id, bool) or not isinstance(token_id, Integral):
             raise InvalidRequest(
                 f"{field} holds {token_id!r}, must hold integers",
                 field=field,
                 value=token_id,
             )
-    return token_ids
+    return tuple(map(int, token_ids))

@@ -69,6 +69,8 @@ def test_pre_commit_runs_what_ci_runs() -> None:
     script = (ROOT / ".ci" / "lint").read_text("utf-8")
     checks = re.findall(r"^        (\w+)\) ", script, re.MULTILINE)
     assert checks == re.findall(r"entry: \.ci/lint (\w+)", hooks)
+    # CI checks documents too; a hook that ran for Python files alone would not.
+    assert hooks.count("always_run: true") == len(checks)
     assert "\n.ci/lint\n" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 

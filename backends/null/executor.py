@@ -35,7 +35,8 @@ from hybrid.scheduler.plan import StepPlan
 
 DEFAULT_VOCAB_SIZE: Final = 512
 DEFAULT_MAX_MODEL_LEN: Final = 4096
-DEFAULT_CACHE_BYTES: Final = 1 << 20
+MAX_CACHE_BYTES: Final = 1 << 30
+"""What it calls available; the engine takes half unless told otherwise."""
 LOGIT_RANGE: Final = 8.0
 _EMPTY: Final = -1
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -46,9 +47,9 @@ CAPABILITIES: Final = Capabilities(
     description="deterministic hash over the paged cache; for tests and plumbing",
     devices=("cpu",),
     dtypes=("float32",),
-    fast_dtypes=("float32",),
+    fast_dtypes={"cpu": ("float32",)},
     block_sizes=(16, 1, 2, 4, 8, 32, 64, 128),
-    kv_orders=(KVOrder.LAYER_FIRST, KVOrder.BLOCK_FIRST),
+    kv_orders=(KVOrder.LAYER_FIRST,),
     needs_checkpoint=False,
 )
 
@@ -106,7 +107,7 @@ class NullExecutor(Executor):
             head_dim=1,
             dtype="float32",
             order=KVOrder.LAYER_FIRST,
-            available_bytes=DEFAULT_CACHE_BYTES,
+            available_bytes=MAX_CACHE_BYTES,
         )
 
     def allocate_kv(self, num_blocks: int) -> KVLayout:

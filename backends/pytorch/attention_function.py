@@ -65,8 +65,9 @@ def paged_attention(
     parts = [
         part.transpose(0, 1) for part in attend_contexts(step, layer, qkv, options)
     ]
-    if step.num_context_tokens < query.shape[2]:
-        generations = query[0, :, step.num_context_tokens :]
+    num_context_tokens = step.batch.num_context_tokens
+    if num_context_tokens < query.shape[2]:
+        generations = query[0, :, num_context_tokens:]
         parts.append(attend_generations(step, layer, generations, options))
     output = parts[0] if len(parts) == 1 else torch.cat(parts)
     return output[None], None

@@ -30,7 +30,10 @@ from .step_attention import make_step_attention
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-OPTIONS: Final = {"kv_order": "layer_first or block_first"}
+OPTIONS: Final = {
+    "kv_order": "layer_first or block_first",
+    "keep_freed_memory": "true or false",
+}
 
 
 class TorchExecutor(Executor):
@@ -51,7 +54,7 @@ class TorchExecutor(Executor):
             description="transformers' models with paged attention, CPU and CUDA",
             devices=devices,
             dtypes=tuple(TORCH_DTYPES),
-            fast_dtypes=fast_dtypes(devices[0]),
+            fast_dtypes={device: fast_dtypes(device) for device in devices},
             block_sizes=(16, 32, 64, 128, 8),
             kv_orders=(KVOrder.LAYER_FIRST, KVOrder.BLOCK_FIRST),
         )
@@ -76,6 +79,7 @@ class TorchExecutor(Executor):
         from .model_loader import load_model  # noqa: PLC0415
         from .model_probe import probe_model  # noqa: PLC0415
         from .packed_linear import can_pack, pack_linears  # noqa: PLC0415
+        from .rope_check import check_rope  # noqa: PLC0415
 
         register_attention()
         loaded = cast(
@@ -88,19 +92,21 @@ class TorchExecutor(Executor):
                 progress=progress,
             ),
         )
+        text_config = loaded.config.get_text_config()
+        max_model_len = _needed(text_config, "max_position_embeddings")
+        check_rope(text_config, config.max_model_len or max_model_len)
         self._config, self._model = config, loaded
         self._device = loaded.device
         with torch.inference_mode():
             if can_pack(loaded):
                 pack_linears(loaded)
             probe_model(loaded, self.kv_spec())
-        if config.device == "cpu":
+        if config.device == "cpu" and _keeps_freed_memory(config):
             keep_freed_memory()
-        text_config = loaded.config.get_text_config()
         return ModelInfo(
             architecture=type(loaded).__name__,
-            vocab_size=int(text_config.vocab_size),
-            max_model_len=_needed(text_config, "max_position_embeddings"),
+            vocab_size=_needed(text_config, "vocab_size"),
+            max_model_len=max_model_len,
         )
 
     def kv_spec(self) -> KVSpec:
@@ -130,6 +136,7 @@ class TorchExecutor(Executor):
 
         pool.copy_blocks(plan.block_copies)
         step = make_step_attention(plan, pool, self._device)
+        pool.clear_blocks(step.begun_blocks)
         batch = step.batch
         rows = torch.from_numpy(batch.logits_rows).to(self._device)
         output = model(
@@ -167,6 +174,16 @@ def _kv_order(config: ExecutorConfig) -> KVOrder:
         raise ConfigError(
             f"executor torch: kv_order is {order!r}, must be {OPTIONS['kv_order']}"
         ) from None
+
+
+def _keeps_freed_memory(config: ExecutorConfig) -> bool:
+    keeps = config.options.get("keep_freed_memory", True)
+    if not isinstance(keeps, bool):
+        raise ConfigError(
+            f"executor torch: keep_freed_memory is {keeps!r}, must be "
+            f"{OPTIONS['keep_freed_memory']}"
+        )
+    return keeps
 
 
 def _num_kv_heads(config: "PreTrainedConfig") -> int:

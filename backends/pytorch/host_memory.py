@@ -17,23 +17,23 @@ _KEPT_BYTES: Final = 1 << 30
 _TOP_PAD_BYTES: Final = 64 << 20
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Give back what is free now, then keep up to a GiB of what is freed later.
 
     To be called once a model is loaded: loading frees as much as the model is large.
 
-    Returns:
-        Whether the allocator understood; only glibc has these settings.
+    Holds for the whole process from here on. Only glibc has these settings; with
+    another C library this does nothing.
     """
     libc = ctypes.CDLL(None)
     mallopt = getattr(libc, "mallopt", None)
     if mallopt is None:
-        return False
+        return
     settings = (
         (_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD),
         (_M_TRIM_THRESHOLD, _KEPT_BYTES),
         (_M_TOP_PAD, _TOP_PAD_BYTES),
     )
     libc.malloc_trim(0)
-    accepted = [mallopt(option, value) == 1 for option, value in settings]
-    return all(accepted)
+    for option, value in settings:
+        mallopt(option, value)

@@ -77,6 +77,18 @@ class KVPool:
             tokens = self._tokens[start + first :]
             tokens.index_copy_(0, places, new.reshape(-1, head_dim))
 
+    def clear_blocks(self, block_ids: torch.Tensor) -> None:
+        """Zero whole blocks over all layers.
+
+        Decode reads the unwritten slots of a sequence's last block and weighs them with
+        0; what a broken request left there could be NaN, and 0 * NaN is NaN.
+
+        Args:
+            block_ids: int64 ``[n]``.
+        """
+        if len(block_ids):
+            self._by_block.index_fill_(0, block_ids, 0)
+
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks over all layers, in order (copy on write)."""
         for copy in copies:

@@ -5,7 +5,8 @@ walks tiles of bounded size (``decode_tiles``) and merges the segments of one se
 by their softmax maxima and sums (as Flash-Decoding does; Dao et al., 2023).
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import torch
@@ -133,9 +134,10 @@ def _attend_masked(
             enable_gqa=True,
         )[0]
     num_kv_heads = key.shape[0]
-    grouped = query.reshape(num_kv_heads, -1, *query.shape[1:])
+    exact, rest = _split_scale(options.scale)
+    grouped = query.reshape(num_kv_heads, -1, *query.shape[1:]) * exact
     scores = torch.matmul(grouped, key[:, None].transpose(-1, -2)).float()
-    scores = _capped(scores * options.scale, options.softcap)
+    scores = _capped(scores * rest, options.softcap)
     weights = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(value.dtype)
     return torch.matmul(weights, value[:, None]).flatten(0, 1)
 
@@ -159,6 +161,10 @@ def attend_generations(
     num_rows, head_dim = query.shape[1:]
     # [R, num_kv_heads, group, head_dim]: the heads that share a K head in one matrix.
     grouped = query.transpose(0, 1).reshape(num_rows, num_kv_heads, -1, head_dim)
+    # A power of two is exact in every dtype, and keeps float16 products in range.
+    exact, rest = _split_scale(options.scale)
+    grouped = grouped * exact
+    options = replace(options, scale=rest)
     decode = step.decode_tiles(options.window)
     parts = [
         _attend_tile(tile, grouped, key_rows, value_rows, options)
@@ -204,7 +210,6 @@ def _attend_tile(
     values = value_rows.index_select(0, tile.rows).view(shape)
     queries = grouped.index_select(0, tile.generations)
     scores = torch.matmul(queries, keys.transpose(-1, -2))
-    # In float32, where a bfloat16 query would round the scale as well.
     if options.softcap is None:
         scores = torch.add(tile.mask, scores, alpha=options.scale)
     else:
@@ -238,6 +243,12 @@ def _merge(part: _Part, generations: torch.Tensor, num_rows: int) -> torch.Tenso
     denominator = part.denominator.new_zeros(shape)
     denominator.index_add_(0, generations, part.denominator * weights)
     return numerator / denominator
+
+
+def _split_scale(scale: float) -> tuple[float, float]:
+    """Split into the power of two at or below it and the factor that is left."""
+    mantissa, exponent = math.frexp(scale)
+    return math.ldexp(0.5, exponent), mantissa * 2
 
 
 def _capped(scores: torch.Tensor, softcap: float) -> torch.Tensor:

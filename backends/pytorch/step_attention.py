@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hybrid.bridge import (
     CSRBlockTable,
@@ -66,11 +67,13 @@ class StepAttention:
     pool: KVPool
     places: torch.Tensor
     """int64 ``[num_kv_heads * N]``: where the new K and V go, see ``KVPool.write``."""
+    begun_blocks: torch.Tensor
+    """int64 ``[n]``: blocks that get their first token in this step and are not filled
+    by it."""
     contexts: tuple[ContextSpan, ...]
     batch: PackedBatch
     table: CSRBlockTable
     device: torch.device
-    num_context_tokens: int
     layers_seen: list[int] = field(default_factory=list)
     """Layers that attended in this step, in order; checked when a model is loaded."""
     _decode: dict[int | None, DecodeTiles] = field(default_factory=dict)
@@ -114,6 +117,16 @@ class StepAttention:
         )
 
 
+def _begun_blocks(
+    batch: PackedBatch, table: CSRBlockTable, block_size: int
+) -> NDArray[np.int64]:
+    """The last block of each sequence that gets its first, but not its last, token."""
+    first_positions = batch.seq_lens - table.last_block_len
+    is_begun = first_positions >= batch.num_computed_tokens
+    is_begun &= table.last_block_len < block_size
+    return table.indices[table.indptr[1:][is_begun] - 1].astype(np.int64)
+
+
 def make_step_attention(
     plan: StepPlan, pool: KVPool, device: torch.device
 ) -> StepAttention:
@@ -137,12 +150,13 @@ def make_step_attention(
                 rows=torch.from_numpy(rows).to(device),
             )
         )
+    begun_blocks = _begun_blocks(batch, table, block_size)
     return StepAttention(
         pool=pool,
         places=torch.from_numpy(places.reshape(-1)).to(device),
+        begun_blocks=torch.from_numpy(begun_blocks).to(device),
         contexts=tuple(contexts),
         batch=batch,
         table=table,
         device=device,
-        num_context_tokens=batch.num_context_tokens,
     )

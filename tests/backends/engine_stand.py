@@ -100,13 +100,17 @@ class Loaded:
             self.executor,
             sampler=Sampler(self.info.vocab_size, seed=seed),
             tokenizer=self.tokenizer,
-            vocab_size=self.info.vocab_size,
             block_size=self.block_size,
         )
 
 
 def load_torch(
-    folder: Path, block_size: int, *, num_threads: int = 1, **options: Any
+    folder: Path,
+    block_size: int,
+    *,
+    num_threads: int = 1,
+    max_model_len: int | None = None,
+    **options: Any,
 ) -> Loaded:
     """Load a directory into the torch executor in float32, on a fixed thread count."""
     executor = TorchExecutor()
@@ -114,6 +118,7 @@ def load_torch(
         dtype="float32",
         block_size=block_size,
         num_threads=num_threads,
+        max_model_len=max_model_len,
         options=options,
     )
     source = ModelSource("tiny", folder, CheckpointFormat.HF_DIRECTORY)

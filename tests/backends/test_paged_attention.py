@@ -137,7 +137,7 @@ def check_step(
             for part in attend_contexts(step, 1, (packed, key, value), options)
         ]
         if num_contexts < len(lengths):
-            rows = packed[:, step.num_context_tokens :]
+            rows = packed[:, step.batch.num_context_tokens :]
             decoded = attend_generations(step, 1, rows, options).numpy()
             outputs += [row[:, None] for row in decoded]
     starts = step.batch.query_start_loc
@@ -216,3 +216,32 @@ def test_a_pool_starts_as_zeros_on_a_cache_line() -> None:
     pool = KVPool(KVLayout(3, 2, 2, 4, 8, "bfloat16"), CPU)
     assert not pool.key_rows(0).any()
     assert pool.key_rows(0).data_ptr() % 64 == 0
+
+
+def test_what_a_broken_request_left_in_a_block_does_not_reach_the_next() -> None:
+    """A block is cleared when it gets its first token: 0 * NaN would be NaN."""
+    pool = KVPool(KVLayout(300, 1, 1, 16, 8, "float32"), CPU)
+    pool.key_rows(0)[:] = float("nan")
+    kv = torch.randn(1, 18, 8)
+    options = AttentionOptions(0.3)
+    for lengths, num_contexts, new in (([(0, 17)], 1, 17), ([(17, 1)], 0, 1)):
+        plan = make_plan(lengths, num_contexts, 16, seed=3)
+        step = make_step_attention(plan, pool, CPU)
+        pool.clear_blocks(step.begun_blocks)
+        pool.write(0, step.places, kv[:, -new:], kv[:, -new:])
+    output = attend_generations(step, 0, torch.randn(1, 1, 8), options)
+    assert bool(output.isfinite().all())
+
+
+@pytest.mark.parametrize("softcap", [None, 50.0])
+def test_float16_scores_do_not_overflow(softcap: float | None) -> None:
+    """Products beyond float16's range are scaled down before they are made."""
+    pool = KVPool(KVLayout(4, 1, 1, 16, 128, "float16"), CPU)
+    step = make_step_attention(
+        make_plan([(0, 1)], 0, 16, seed=0, num_blocks=4), pool, CPU
+    )
+    large = torch.full((1, 1, 128), 25.0, dtype=torch.float16)
+    pool.write(0, step.places, large, torch.ones_like(large))
+    options = AttentionOptions(128**-0.5, softcap=softcap)
+    output = attend_generations(step, 0, large, options)
+    assert bool((output == 1).all())

@@ -1,5 +1,6 @@
 """Engines over the null executor, with any limits and, if wanted, a faulty executor."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ def make_engine(
     executor: NullExecutor | None = None,
     seed: int = 0,
     logits_processors: Sequence[LogitsProcessor] = (),
+    clock: Callable[[], float] = time.monotonic,
+    num_valid_ids: int | None = None,
     **limits: Any,
 ) -> HybridEngine:
     """An engine without text; ``limits`` are the scheduler's."""
@@ -48,8 +51,11 @@ def make_engine(
         PagedScheduler(config),
         executor,
         sampler=Sampler(
-            info.vocab_size, seed=seed, logits_processors=logits_processors
+            info.vocab_size,
+            num_valid_ids=num_valid_ids,
+            seed=seed,
+            logits_processors=logits_processors,
         ),
-        vocab_size=info.vocab_size,
         block_size=block_size,
+        clock=clock,
     )

@@ -122,6 +122,26 @@ def test_an_abort_by_id_ends_the_stream_with_its_reason() -> None:
     check_whole(engine)
 
 
+def test_an_abort_that_comes_before_the_request_is_queued_counts() -> None:
+    """The request never runs, and its reader is told ``abort``."""
+    engine = make_engine(num_blocks=64)
+
+    async def body(serving: AsyncHybridEngine) -> list[RequestOutput]:
+        async def reader() -> list[RequestOutput]:
+            stream = serving.generate([1, 2, 3], LONG, request_id="me")
+            return [output async for output in stream]
+
+        task = asyncio.create_task(reader())
+        await asyncio.sleep(0)
+        serving.abort("me")
+        return await task
+
+    (output,) = serve(engine, body)
+    assert output.outputs[0].finish_reason is FinishReason.ABORT
+    assert output.outputs[0].token_ids == ()
+    assert engine.stats().requests_finished_total == {"abort": 1}
+
+
 def test_a_bad_request_fails_alone() -> None:
     """Errors of input and of admission reach their caller; the neighbour goes on."""
 

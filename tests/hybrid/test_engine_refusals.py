@@ -64,6 +64,31 @@ def test_ids_outside_the_vocabulary_are_refused_by_field(
     assert not engine.has_unfinished_requests()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"logit_bias": {95: 5.0}},
+        {"allowed_token_ids": [95]},
+        {"stop_token_ids": [95]},
+    ],
+)
+def test_ids_of_a_padded_head_do_not_exist(options: dict[str, object]) -> None:
+    """Rows of the head beyond the tokenizer's ids are neither asked for nor drawn."""
+    engine = make_engine(num_valid_ids=90)
+    engine.add_request("good", PROMPT, GREEDY, stream=False)
+    with pytest.raises(InvalidRequest, match="95"):
+        engine.add_request("bad", [1], SamplingParams(**options))
+    with pytest.raises(InvalidRequest, match="95"):
+        engine.add_request("bad", [95, 1], SamplingParams(prompt_logprobs=1))
+    wild = SamplingParams(temperature=2.0, seed=1, max_tokens=60, logprobs=5)
+    engine.add_request("wild", [1], wild, stream=False)
+    done = {}
+    while engine.has_unfinished_requests():
+        done |= {output.request_id: output for output in engine.step()}
+    assert len(done) == 2
+    assert max(done["wild"].outputs[0].token_ids) < 90
+
+
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     """Context and pool each have their error; at the border a request runs."""
     engine = make_engine(num_blocks=4)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hybrid import (
@@ -130,6 +131,42 @@ def test_chat_renders_the_models_template(llm: LLM) -> None:
     assert [o.outputs[0].text for o in both] == [output.outputs[0].text] * 2
     *_, last = llm.stream_chat(messages, GREEDY)
     assert last.outputs[0].text == output.outputs[0].text
+
+
+def test_several_streams_and_a_batch_share_the_engine(llm: LLM) -> None:
+    """Whoever drives the engine, every reader gets its own whole answer."""
+    expected = [o.outputs[0].text for o in llm.generate(PROMPTS, GREEDY)]
+    streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[:2]]
+    firsts = [next(stream) for stream in streams]
+    assert not any(output.finished for output in firsts)
+    (batch,) = llm.generate(PROMPTS[2], GREEDY)
+    lasts = [list(stream)[-1] for stream in streams]
+    texts = [output.outputs[0].text for output in (*lasts, batch)]
+    assert texts == expected
+    check_whole(llm.llm_engine)
+
+
+def test_a_stream_that_nobody_reads_takes_nothing(llm: LLM) -> None:
+    """It is checked when it is made, and runs when it is read."""
+    stream = llm.stream(PROMPTS[0], GREEDY)
+    check_whole(llm.llm_engine)
+    with pytest.raises(InvalidRequest, match="prompt is empty"):
+        llm.stream("", GREEDY)
+    stream.close()
+
+
+def test_arrays_are_prompts_too(llm: LLM) -> None:
+    """Numpy's integers, alone or in arrays, are token ids."""
+    ids = [1, 2, 3]
+    forms = [
+        np.array(ids),
+        [np.int64(i) for i in ids],
+        {"prompt_token_ids": np.array(ids)},
+    ]
+    for form in forms:
+        assert llm.generate(form, GREEDY)[0].prompt_token_ids == (1, 2, 3)
+    outputs = llm.generate(np.array([[1, 2, 3], [4, 5, 6]]), GREEDY)
+    assert outputs[1].prompt_token_ids == (4, 5, 6)
 
 
 def test_leaving_a_stream_early_frees_its_blocks(llm: LLM) -> None:

@@ -1,0 +1,143 @@
+"""Options against what an executor can do: sizes, capabilities, contract versions."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybrid import LLM, ConfigError, EngineConfig, SamplingParams, UnsupportedFeature
+from hybrid.backends.interface import API_VERSION, Capabilities, KVSpec
+from hybrid.backends.null import executor as null_executor
+from hybrid.bridge import KVOrder
+from hybrid.executors import check_api_version
+from hybrid.kv_sizing import choose_num_blocks
+
+SPEC = KVSpec(
+    num_layers=2,
+    num_kv_heads=2,
+    head_dim=8,
+    dtype="float32",
+    order=KVOrder.LAYER_FIRST,
+    available_bytes=1 << 20,
+)
+BLOCK_BYTES = 2 * 2 * 2 * 16 * 8 * 4
+
+
+def size(device: str = "cpu", **options: Any) -> int:
+    """Usable blocks under these options."""
+    return choose_num_blocks(
+        EngineConfig(**options), SPEC, block_size=16, max_model_len=64, device=device
+    )
+
+
+def test_the_pool_takes_half_of_a_cpus_free_memory_and_most_of_a_gpus() -> None:
+    """The null block is paid from the same share."""
+    assert size() == (1 << 20) // 2 // BLOCK_BYTES - 1
+    assert size("cuda") == int((1 << 20) * 0.9) // BLOCK_BYTES - 1
+    assert size(max_num_seqs=3) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    "options", [{"kv_cache_memory": "2MiB"}, {"num_kv_blocks": 10**6}]
+)
+def test_a_pool_beyond_the_free_memory_is_refused(options: dict[str, Any]) -> None:
+    """At start, with the numbers, and not when it fills."""
+    with pytest.raises(ConfigError, match="1,048,576 bytes of memory are free"):
+        size(**options)
+
+
+def with_capabilities(patch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Let the null executor declare something else."""
+    changed = replace(null_executor.CAPABILITIES, **changes)
+    patch.setattr(null_executor, "CAPABILITIES", changed)
+
+
+@pytest.mark.parametrize(
+    ("option", "capability"),
+    [
+        ("enable_prefix_caching", "prefix_reuse"),
+        ("enable_chunked_prefill", "chunked_prefill"),
+    ],
+)
+def test_a_feature_the_executor_lacks_is_off_and_refused_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, option: str, capability: str
+) -> None:
+    """By default it is left out; set explicitly, the executor's lack is named."""
+    with_capabilities(monkeypatch, **{capability: False})
+    with pytest.raises(ConfigError, match=f"{option} is True, which executor null"):
+        LLM(executor="null", **{option: True})
+    with LLM(executor="null", max_num_seqs=2) as llm:
+        prompt = [[5] * 40]
+        params = SamplingParams(temperature=0, max_tokens=2)
+        llm.generate(prompt, params)
+        (again,) = llm.generate(prompt, params)
+        expected_hits = 0 if capability == "prefix_reuse" else 32
+        assert again.metrics.num_cached_tokens == expected_hits
+
+
+def test_without_block_copies_samples_still_part_correctly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The capability reaches the scheduler: no plan holds a copy, answers are alike."""
+    params = SamplingParams(temperature=1.0, seed=5, n=3, max_tokens=6)
+    with LLM(executor="null") as llm:
+        (expected,) = llm.generate([[1, 2, 3]], params)
+    with_capabilities(monkeypatch, block_copy=False)
+    copies = []
+    execute = null_executor.NullExecutor.execute
+
+    def watched(self: Any, plan: Any) -> Any:
+        copies.extend(plan.block_copies)
+        return execute(self, plan)
+
+    monkeypatch.setattr(null_executor.NullExecutor, "execute", watched)
+    with LLM(executor="null") as llm:
+        (output,) = llm.generate([[1, 2, 3]], params)
+    assert not copies
+    assert output.outputs == expected.outputs
+
+
+def test_an_executor_that_samples_itself_refuses_what_it_does_not_honour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is dropped in silence; the fields are named."""
+    with_capabilities(
+        monkeypatch, returns_logits=False, sampling_fields=("temperature",)
+    )
+    with LLM(executor="null") as llm:
+        with pytest.raises(UnsupportedFeature, match="does not take top_p, logprobs"):
+            llm.generate([[1]], SamplingParams(top_p=0.5, logprobs=1))
+        with pytest.raises(UnsupportedFeature, match="does not take seed"):
+            llm.generate([[1]], SamplingParams(seed=3))
+
+
+def test_an_executor_of_another_contract_is_refused() -> None:
+    """Majors must be equal, a minor no newer than ours."""
+    major, minor = API_VERSION
+    accepted: Capabilities = null_executor.CAPABILITIES
+    check_api_version(accepted)
+    for version in ((major + 1, 0), (major, minor + 1)):
+        with pytest.raises(ConfigError, match=f"API version {version[0]}"):
+            check_api_version(replace(accepted, api_version=version))
+
+
+def test_a_config_made_by_hand_is_checked_as_well() -> None:
+    """``EngineConfig`` itself names unknown options and contradictions."""
+    with pytest.raises(ConfigError, match="did you mean 'max_num_seqs'"):
+        EngineConfig(max_num_seq=3)
+    with pytest.raises(ConfigError, match="give one"):
+        EngineConfig(num_kv_blocks=10, kv_cache_memory=10**6)
+    with pytest.raises(ConfigError, match="without the method applies_to"):
+        EngineConfig(logits_processors=[object()])
+
+
+def test_a_broken_chat_template_is_refused_at_start(tmp_path: Path) -> None:
+    """It is named before the first conversation."""
+    from tests.backends.tiny_checkpoints import make_model, write_gguf  # noqa: PLC0415 - torch
+
+    write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYBRID_CACHE", str(tmp_path / "cache"))
+        with pytest.raises(ConfigError, match="chat_template"):
+            LLM(str(tmp_path / "tiny.gguf"), chat_template="{% for %}", num_threads=1)
