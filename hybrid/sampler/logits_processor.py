@@ -19,7 +19,11 @@ class LogitsProcessor(Protocol):
 
     @abstractmethod
     def applies_to(self, request: GenerateRequest) -> bool:
-        """Whether requests like this one are processed; asked once per request."""
+        """Whether requests like this one are processed; asked once per request.
+
+        Raises:
+            Exception: anything; refuses this request, naming the processor.
+        """
 
     @abstractmethod
     def apply(

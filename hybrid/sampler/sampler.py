@@ -17,7 +17,7 @@ from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
 
 from .logits_processor import LogitsProcessor
-from .request_state import RequestState
+from .request_sampler import RequestSampler
 from .sampled_step import SampledStep, TokenLogprobs
 from .token_logprobs import token_logprobs
 from .uniform import derive_seed
@@ -66,7 +66,7 @@ class Sampler:
         self._seed = seed
         self._encode_bad_word = encode_bad_word
         self._processors = tuple(logits_processors)
-        self._states: dict[str, RequestState] = {}
+        self._requests: dict[str, RequestSampler] = {}
         self._num_arrived = 0
 
     @property
@@ -77,7 +77,7 @@ class Sampler:
     @property
     def num_requests(self) -> int:
         """Requests with a sequence that has not been released."""
-        return len(self._states)
+        return len(self._requests)
 
     def add_request(self, request: GenerateRequest) -> None:
         """Prepare for a request that the scheduler has admitted.
@@ -86,44 +86,37 @@ class Sampler:
 
         Raises:
             UnsupportedFeature: ``bad_words`` without an encoder.
+            SamplingFailed: a logits processor cannot say whether it applies.
         """
-        params = request.sampling_params
-        bad_words: list[tuple[int, ...]] = []
-        for word in params.bad_words:
-            if self._encode_bad_word is None:
-                raise UnsupportedFeature(
-                    f"bad_words has {word!r}, but this engine has no tokenizer to "
-                    "spell it"
-                )
-            bad_words.extend(self._encode_bad_word(word))
-        seed = params.seed
+        seed = request.sampling_params.seed
         if seed is None:
             seed = derive_seed(self._seed, self._num_arrived)
-        self._num_arrived += 1
-        state = RequestState(
+        drawer = RequestSampler(
             request,
             seed=seed,
             num_ids=self._num_ids,
-            bad_words=bad_words,
-            processors=[p for p in self._processors if p.applies_to(request)],
+            bad_words=self._spell_bad_words(request),
+            processors=self._processors,
         )
-        ended = self._states.get(request.request_id)
+        # From here on nothing raises: a refused request leaves no trace.
+        self._num_arrived += 1
+        ended = self._requests.get(request.request_id)
         if ended is not None:
-            state.stale_samples = ended.stale_samples | ended.live_samples
-        self._states[request.request_id] = state
+            drawer.stale_samples = ended.stale_samples | ended.live_samples
+        self._requests[request.request_id] = drawer
 
     def release(self, keys: Iterable[SequenceKey]) -> None:
         """Forget ended sequences (``plan.finished``); unknown keys are no error."""
         for request_id, sample_index in keys:
-            state = self._states.get(request_id)
-            if state is None:
+            drawer = self._requests.get(request_id)
+            if drawer is None:
                 continue
-            if sample_index in state.stale_samples:
-                state.stale_samples.discard(sample_index)
+            if sample_index in drawer.stale_samples:
+                drawer.stale_samples.discard(sample_index)
                 continue
-            state.drop(sample_index)
-            if not state.live_samples:
-                del self._states[request_id]
+            drawer.drop(sample_index)
+            if not drawer.live_samples:
+                del self._requests[request_id]
 
     def sample(self, plan: StepPlan, result: ForwardResult) -> SampledStep:
         """Draw the tokens of one step and commit them to the histories.
@@ -165,6 +158,17 @@ class Sampler:
             tuple(share.prompt_logprobs for share in shares),
             tuple(failed.values()),
         )
+
+    def _spell_bad_words(self, request: GenerateRequest) -> list[tuple[int, ...]]:
+        sequences: list[tuple[int, ...]] = []
+        for word in request.sampling_params.bad_words:
+            if self._encode_bad_word is None:
+                raise UnsupportedFeature(
+                    f"bad_words has {word!r}, but this engine has no tokenizer to "
+                    "spell it"
+                )
+            sequences.extend(self._encode_bad_word(word))
+        return sequences
 
     def _view(self, plan: StepPlan, result: ForwardResult) -> NDArray[np.float32]:
         """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""
@@ -208,8 +212,8 @@ class Sampler:
             )
         token_ids: tuple[int, ...] = ()
         if entry.num_samples:
-            state = self._states[entry.request.request_id]
-            token_ids = state.draw(logits[-1], entry.sample_index, entry.num_samples)
+            drawer = self._requests[entry.request.request_id]
+            token_ids = drawer.draw(logits[-1], entry.sample_index, entry.num_samples)
         return _Share(
             token_ids,
             _output_logprobs(entry, logits, token_ids),
@@ -229,20 +233,22 @@ class Sampler:
         end = entry.num_computed_tokens + len(entry.token_ids)
         # Row i is that of position first + i and predicts the token after it.
         first = end - len(logits)
-        wanted = self._states[entry.request.request_id].next_prompt_position
+        drawer = self._requests[entry.request.request_id]
+        wanted = drawer.next_prompt_position
         found: list[TokenLogprobs] = []
         for target in range(max(first + 1, wanted), min(end + 1, len(prompt))):
             row = logits[target - 1 - first]
+            drawer.check_highest(float(row.max()))
             found += token_logprobs(row, (prompt[target],), num_top)
         return tuple(found)
 
     def _commit(self, entry: ScheduledRequest, token_ids: tuple[int, ...]) -> None:
-        state = self._states[entry.request.request_id]
+        drawer = self._requests[entry.request.request_id]
         if token_ids:
-            state.commit(entry.sample_index, token_ids)
+            drawer.commit(entry.sample_index, token_ids)
         if entry.num_logits_rows and entry.sample_index == 0:
             end = entry.num_computed_tokens + len(entry.token_ids)
-            state.next_prompt_position = max(state.next_prompt_position, end + 1)
+            drawer.next_prompt_position = max(drawer.next_prompt_position, end + 1)
 
     def _adopt(
         self, plan: StepPlan, sampled: tuple[tuple[int, ...], ...]
@@ -260,11 +266,11 @@ class Sampler:
                     f"{len(token_ids)} tokens, the plan wants {entry.num_samples}"
                 )
         for entry, token_ids in zip(plan.scheduled, sampled, strict=True):
-            state = self._states[entry.request.request_id]
+            drawer = self._requests[entry.request.request_id]
             if entry.num_samples > 1:
-                state.commit(entry.sample_index, token_ids)
+                drawer.commit(entry.sample_index, token_ids)
             else:
-                state.append_run(entry.sample_index, token_ids)
+                drawer.append_run(entry.sample_index, token_ids)
         none = (None,) * len(sampled)
         return SampledStep(sampled, none, none)
 

@@ -1,5 +1,6 @@
 """Computes the log-probabilities of one position from its raw logits."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,8 @@ def token_logprobs(
 
     Args:
         row: raw logits, float32 ``[vocab]``, its maximum finite.
-        token_ids: below ``vocab``.
+        token_ids: one from ``vocab`` up has no logit (a prompt may hold rows that pad
+            the model's head): its probability is 0 and its rank the last.
         num_top: how many of the likeliest ids to list; 0 lists none.
     """
     # float64 throughout: the sum over a large vocabulary must come out as 1.
@@ -29,7 +31,7 @@ def token_logprobs(
     return tuple(
         TokenLogprobs(
             token_id,
-            float(shifted[token_id]) - log_sum,
+            float(shifted[token_id]) - log_sum if token_id < len(row) else -math.inf,
             _rank(row, token_id),
             tops,
             top_logprobs,
@@ -39,6 +41,8 @@ def token_logprobs(
 
 
 def _rank(row: NDArray[np.float32], token_id: int) -> int:
+    if token_id >= len(row):
+        return len(row) + 1
     value = row[token_id]
     higher = np.count_nonzero(row > value)
     return 1 + int(higher) + int(np.count_nonzero(row[:token_id] == value))

@@ -6,7 +6,7 @@ is then better than no answer, and better than an id that was not allowed.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,23 +108,25 @@ def build_masks(
     """The masks that a request's parameters ask for, in the order of application.
 
     Args:
-        request: ids in its parameters are below ``num_ids``.
+        request: whose parameters they are.
         bad_words: its ``bad_words`` as id sequences.
         num_ids: columns of the rows.
     """
     params = request.sampling_params
     masks: list[TokenMask] = []
+    # Ids beyond the columns: never drawn whatever is asked, so none is a fault here,
+    # and a sequence with one can never be completed.
     if params.allowed_token_ids is not None:
-        masks.append(AllowedTokens(params.allowed_token_ids))
-    # A sequence with an id beyond the columns can never be completed.
+        masks.append(AllowedTokens(_with_columns(params.allowed_token_ids, num_ids)))
     drawable = [ids for ids in bad_words if ids and max(ids) < num_ids]
     if drawable:
         masks.append(BadWords(drawable, request.prompt_token_ids))
     ending = _ending_ids(request, params, num_ids)
     if params.min_tokens and ending:
         masks.append(MinTokens(params.min_tokens, ending))
-    if params.logit_bias:
-        masks.append(LogitBias(sorted(params.logit_bias.items())))
+    biased = _with_columns(sorted(params.logit_bias), num_ids)
+    if biased:
+        masks.append(LogitBias([(i, params.logit_bias[i]) for i in biased]))
     return tuple(masks)
 
 
@@ -132,6 +134,10 @@ def _ending_ids(
     request: GenerateRequest, params: SamplingParams, num_ids: int
 ) -> list[int]:
     ids = request.eos_token_ids.union(params.stop_token_ids)
+    return _with_columns(ids, num_ids)
+
+
+def _with_columns(ids: Iterable[int], num_ids: int) -> list[int]:
     return [token_id for token_id in ids if 0 <= token_id < num_ids]
 
 

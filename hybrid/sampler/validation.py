@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from hybrid.scheduler.errors import InvalidRequest
+from hybrid.scheduler.field_checks import as_int
 from hybrid.scheduler.sampling_params import SamplingParams
 
 
@@ -43,15 +44,6 @@ def check_params(
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise InvalidRequest(
-                f"{name} has {token_id!r}, must hold integers",
-                field=name,
-                value=token_id,
-            )
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"{name} has the id {token_id}, must be from 0 to {vocab_size - 1}",
-                field=name,
-                value=token_id,
-            )
+        # Prompts are long: the usual integer is looked at here, the rest by name.
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            as_int(name, token_id, 0, vocab_size - 1, item=" entry")

@@ -276,9 +276,9 @@ def test_samples_of_one_request_fork_and_go_their_own_way() -> None:
     assert len(set(firsts)) > 1
     entries = [make_entry(request, sample_index=j) for j in range(4)]
     sampled = sampler.sample(make_plan(*entries), make_result([row] * 4))
-    state = sampler._states["a"]
+    drawer = sampler._requests["a"]
     for sample in range(4):
-        history = state._histories[sample]
+        history = drawer._histories[sample]
         drawn = [firsts[sample], sampled.token_ids[sample][0]]
         assert history.output_token_ids == drawn
         assert history.output_counts is not None

@@ -134,7 +134,7 @@ def test_a_request_fails_with_all_its_samples_once() -> None:
     sampled = sampler.sample(make_plan(*entries), make_result(rows))
     assert sampled.token_ids == ((0,), (0,), (0,))
     assert [failure.request_id for failure in sampled.failed] == ["a"]
-    histories = sampler._states["a"]._histories
+    histories = sampler._requests["a"]._histories
     assert [histories[j].output_token_ids for j in range(3)] == [[i] for i in drawn]
 
 

@@ -162,3 +162,31 @@ def test_a_recomputed_answer_reports_no_prompt_token_again() -> None:
     again = make_entry(request, token_ids=(1, 2, 3, 9), num_logits_rows=4)
     sampled = sampler.sample(make_plan(again), make_result(random_rows(4, VOCAB)))
     assert sampled.prompt_logprobs == ((),)
+
+
+def test_a_prompt_token_without_a_column_has_probability_zero() -> None:
+    """It ranks behind every id that can be drawn; the others keep their values."""
+    request = make_request(prompt=(1, 7, 2), prompt_logprobs=1, temperature=0.0)
+    sampler = Sampler(8, num_valid_ids=5)
+    sampler.add_request(request)
+    entry = make_entry(request, num_logits_rows=3)
+    sampled = sampler.sample(make_plan(entry), make_result(random_rows(3, 8)))
+    assert sampled.prompt_logprobs[0] is not None
+    beyond, inside = sampled.prompt_logprobs[0]
+    assert (beyond.token_id, beyond.logprob, beyond.rank) == (7, -np.inf, 6)
+    assert inside.logprob > -np.inf
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_broken_prompt_row_fails_its_request(bad: float) -> None:
+    """Neither numbers that are none nor a token; the request ends instead."""
+    request = make_request(prompt=(1, 2, 3), prompt_logprobs=0, temperature=0.0)
+    sampler = Sampler(VOCAB)
+    sampler.add_request(request)
+    rows = random_rows(3, VOCAB)
+    rows[1] = bad
+    entry = make_entry(request, num_logits_rows=3)
+    sampled = sampler.sample(make_plan(entry), make_result(rows))
+    assert [failure.request_id for failure in sampled.failed] == ["a"]
+    assert sampled.token_ids == ((0,),)
+    assert sampled.prompt_logprobs == (None,)

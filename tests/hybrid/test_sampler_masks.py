@@ -136,3 +136,20 @@ def test_a_random_draw_stays_within_every_mask() -> None:
         sampler.add_request(request)
         drawn.add(step(sampler, [(request, np.array(RANKED))]).token_ids[0][0])
     assert drawn == {1, 6}
+
+
+def test_ids_without_a_column_change_nothing() -> None:
+    """Allowed or biased ids that the tokenizer lacks (columns 8 up) are not drawn."""
+    row = [*RANKED, 99.0, 99.0]
+    assert answer(row, 1, allowed_token_ids=(5, 8, 9, 10)) == [5]
+    assert answer(row, 1, logit_bias={3: 10.0, 9: 100.0, 12: 100.0}) == [3]
+    assert answer(row, 1, logit_bias={9: 100.0}) == [0]
+
+
+def test_allowed_ids_that_all_lack_a_column_fail_their_request() -> None:
+    """There is nothing to draw; the sampler says so instead of breaking off."""
+    request = make_request(allowed_token_ids=(8, 9))
+    sampler = Sampler(10, num_valid_ids=8)
+    sampler.add_request(request)
+    sampled = step(sampler, [(request, np.zeros(10))])
+    assert [failure.request_id for failure in sampled.failed] == ["a"]

@@ -14,6 +14,7 @@ from hybrid.sampler.validation import check_params
 from hybrid.scheduler.errors import (
     ExecutorFailed,
     InvalidRequest,
+    SamplingFailed,
     UnsupportedFeature,
 )
 from hybrid.scheduler.generate_request import GenerateRequest
@@ -98,7 +99,32 @@ def test_a_processor_that_fails_is_named_with_its_request(
     (failure,) = sampled.failed
     assert failure.request_id == "forced"
     assert re.search(f"'forced'.*Broken.*{said}", str(failure))
-    assert sampler._states["forced"]._histories[0].output_token_ids == []
+    assert sampler._requests["forced"]._histories[0].output_token_ids == []
+
+
+class Undecided(Forced):
+    """Cannot say which requests it is for."""
+
+    def applies_to(self, request: GenerateRequest) -> bool:
+        """Raise for one of them."""
+        if request.request_id == "odd":
+            raise KeyError("grammar")
+        return False
+
+
+def test_a_processor_that_cannot_say_whether_it_applies_refuses_the_request() -> None:
+    """Named with the request; nothing is kept, not even a place in the seeds' order."""
+    row = random_rows(1, 40)[0]
+    odd, other = make_request("odd"), make_request("other")
+    alone, sampler = Sampler(40), Sampler(40, logits_processors=[Undecided()])
+    with pytest.raises(SamplingFailed, match=r"'odd'.*Undecided.*KeyError") as caught:
+        sampler.add_request(odd)
+    assert caught.value.request_id == "odd"
+    assert sampler.num_requests == 0
+    alone.add_request(other)
+    sampler.add_request(other)
+    pairs = [(other, row)]
+    assert step(sampler, pairs).token_ids == step(alone, pairs).token_ids
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from .token_masks import build_masks
 from .uniform import uniform
 
 
-class RequestState:
+class RequestSampler:
     """Draws for one request. A draw changes nothing; ``commit`` does."""
 
     def __init__(
@@ -35,7 +35,10 @@ class RequestState:
             seed: the key of its draws.
             num_ids: columns of the rows it will see.
             bad_words: its bad words as id sequences.
-            processors: those that apply to it, in order.
+            processors: the engine's, in order; those that apply to it are kept.
+
+        Raises:
+            SamplingFailed: a processor cannot say whether it applies.
         """
         params = request.sampling_params
         self.request = request
@@ -45,10 +48,10 @@ class RequestState:
         """Samples of an ended request of the same id that are yet to be released."""
         self._seed = seed
         self._masks = build_masks(request, bad_words, num_ids)
-        self._processors = tuple(processors)
+        self._processors = [p for p in processors if self._is_for_us(p)]
         self._has_penalties = has_penalties(params)
         self._is_greedy = params.is_greedy or params.top_k == 1
-        self._always_raw = not (self._masks or processors or self._has_penalties)
+        self._always_raw = not (self._masks or self._processors or self._has_penalties)
         self._histories = {0: start_history(params, request.prompt_token_ids, num_ids)}
 
     @property
@@ -76,9 +79,9 @@ class RequestState:
         if self._always_raw and self._is_greedy:
             token_id = int(raw.argmax())
             # argmax stops at the first NaN, so one look tells.
-            self._check_highest(float(raw[token_id]))
+            self.check_highest(float(raw[token_id]))
             return (token_id,) * num_samples
-        self._check_highest(float(raw.max()))
+        self.check_highest(float(raw.max()))
         history = self._histories[sample_index]
         if num_samples == 1:
             return self._draw_samples(raw, history, (sample_index,))
@@ -101,6 +104,11 @@ class RequestState:
         """Append several tokens to one sample (an executor's accepted run)."""
         for token_id in token_ids:
             self._histories[sample_index].append(token_id)
+
+    def check_highest(self, highest: float) -> None:
+        """Raise ``SamplingFailed`` if a row with this maximum is no distribution."""
+        if not np.isfinite(highest):
+            raise self._fault(f"the executor's highest logit is {highest}")
 
     def _draw_samples(
         self, raw: NDArray[np.float32], history: TokenHistory, samples: Sequence[int]
@@ -137,6 +145,15 @@ class RequestState:
             )
         return row
 
+    def _is_for_us(self, processor: LogitsProcessor) -> bool:
+        try:
+            return processor.applies_to(self.request)
+        except Exception as error:
+            raise self._fault(
+                f"logits processor {type(processor).__name__} raised "
+                f"{type(error).__name__} in applies_to: {error}"
+            ) from error
+
     def _run(
         self,
         processor: LogitsProcessor,
@@ -156,10 +173,6 @@ class RequestState:
             raise self._fault(
                 f"logits processor {name} left {highest} as the highest logit"
             )
-
-    def _check_highest(self, highest: float) -> None:
-        if not np.isfinite(highest):
-            raise self._fault(f"the executor's highest logit is {highest}")
 
     def _fault(self, what: str) -> SamplingFailed:
         request_id = self.request.request_id
