@@ -13,13 +13,19 @@ _ALIASES: Final = {"half": "float16", "float": "float32"}
 
 
 def resolve_dtype(
-    requested: str, source: ModelSource, capabilities: Capabilities
+    requested: str, source: ModelSource, capabilities: Capabilities, device: str
 ) -> str:
     """Choose the dtype to load ``source`` in.
 
-    ``auto`` is the checkpoint's own dtype where the executor is fast in it, else the
-    executor's first fast one; a GGUF has none of its own. ``half`` and ``float`` are
+    ``auto`` is the checkpoint's own dtype where ``device`` is fast in it, else the
+    device's first fast one; a GGUF has none of its own. ``half`` and ``float`` are
     ``float16`` and ``float32``.
+
+    Args:
+        requested: the option.
+        source: the model.
+        capabilities: the executor's.
+        device: one of its devices.
 
     Raises:
         ConfigError: the executor does not compute in it; names those that it does.
@@ -27,7 +33,7 @@ def resolve_dtype(
     """
     if requested == AUTO:
         own = _own_dtype(source)
-        fast = capabilities.fast_dtypes
+        fast = capabilities.fast_dtypes[device]
         return own if own is not None and own in fast else fast[0]
     dtype = _ALIASES.get(requested, requested).removeprefix("torch.")
     if dtype not in capabilities.dtypes:

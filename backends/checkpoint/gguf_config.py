@@ -13,7 +13,7 @@ import structlog
 from hybrid.scheduler.errors import CheckpointError
 
 from .gguf_header import GGUFHeader
-from .gguf_rope import rope_parameters
+from .gguf_rope import NEUTRAL_SCALING, rope_parameters
 
 log = structlog.get_logger()
 
@@ -60,9 +60,8 @@ _HONOURED: Final = frozenset(
         "rope.scaling.type",
         "rope.scaling.factor",
         "rope.scaling.original_context_length",
-        "rope.scaling.attn_factor",
         "rope.scaling.finetuned",
-        "rope.scaling.yarn_log_multiplier",
+        *(f"rope.scaling.{name}" for name in NEUTRAL_SCALING),
         "rope.scale_linear",
         "vocab_size",
     }

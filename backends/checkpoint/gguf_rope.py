@@ -13,6 +13,16 @@ from .gguf_header import GGUFHeader
 ROPE_FACTORS: Final = "rope_freqs.weight"
 """The tensor with one divisor for each rotary frequency, where a model has them."""
 _DEFAULT_BASE: Final = 10000.0
+NEUTRAL_SCALING: Final = {
+    "attn_factor": 1.0,
+    "yarn_attn_factor": 1.0,
+    "yarn_beta_fast": 32.0,
+    "yarn_beta_slow": 1.0,
+    "yarn_ext_factor": 1.0,
+    "yarn_log_multiplier": 0.0,
+}
+"""What each means where it is absent, so that it changes nothing when it is present.
+Source: llama.cpp, ``llama_hparams`` and the constructor of ``llama_context``."""
 # Llama 3's settings; files carry only the factors that llama.cpp computed from them.
 _LOW_FREQ_FACTOR: Final = 1.0
 _HIGH_FREQ_FACTOR: Final = 4.0
@@ -26,6 +36,7 @@ def rope_parameters(header: GGUFHeader, head_dim: int) -> dict[str, object]:
         CheckpointError: a scaling that is not supported; names it.
     """
     prefix = header.text("general.architecture")
+    _refuse_unsupported(header, f"{prefix}.rope.scaling")
     base = header.number(f"{prefix}.rope.freq_base") or _DEFAULT_BASE
     kind = header.text(f"{prefix}.rope.scaling.type") or "none"
     factor = header.number(f"{prefix}.rope.scaling.factor") or header.number(
@@ -57,6 +68,17 @@ def rope_parameters(header: GGUFHeader, head_dim: int) -> dict[str, object]:
         f"{header.path}: {prefix}.rope.scaling.type is {kind!r}; supported: none, "
         "linear, yarn (with rope.scaling.original_context_length), Llama 3's factors"
     )
+
+
+def _refuse_unsupported(header: GGUFHeader, prefix: str) -> None:
+    """Refuse what scales attention, or bends the YaRN ramp, in another way."""
+    for name, neutral in NEUTRAL_SCALING.items():
+        value = header.number(f"{prefix}.{name}")
+        if value is not None and value != neutral:
+            raise CheckpointError(
+                f"{header.path}: {prefix}.{name} is {value:g}; only {neutral:g} is "
+                "supported"
+            )
 
 
 def _read_factors(header: GGUFHeader, head_dim: int) -> npt.NDArray[np.float32]:

@@ -13,9 +13,9 @@ from hybrid.scheduler.errors import CheckpointError, ConfigError
 CAPABILITIES = Capabilities(
     name="torch",
     description="",
-    devices=("cpu",),
+    devices=("cpu", "cuda"),
     dtypes=("float32", "bfloat16", "float16"),
-    fast_dtypes=("bfloat16", "float32"),
+    fast_dtypes={"cpu": ("bfloat16", "float32"), "cuda": ("float16",)},
     block_sizes=(16,),
 )
 
@@ -43,13 +43,25 @@ def test_auto_is_the_models_own_where_fast(
 ) -> None:
     """The checkpoint's dtype if the device is fast in it, else the first fast one."""
     source = directory_with(tmp_path, json.dumps(config))
-    assert resolve_dtype("auto", source, CAPABILITIES) == expected
+    assert resolve_dtype("auto", source, CAPABILITIES, "cpu") == expected
 
 
 def test_auto_of_a_gguf_is_the_first_fast_one(tmp_path: Path) -> None:
     """A GGUF has no dtype of its own; the file is not even opened."""
     source = ModelSource("m", tmp_path / "gone.gguf", CheckpointFormat.GGUF)
-    assert resolve_dtype("auto", source, CAPABILITIES) == "bfloat16"
+    assert resolve_dtype("auto", source, CAPABILITIES, "cpu") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"), [({}, "float16"), ({"dtype": "float16"}, "float16")]
+)
+def test_auto_asks_the_device_that_was_chosen(
+    tmp_path: Path, config: dict[str, object], expected: str
+) -> None:
+    """Not the executor's first device, which is fast in other dtypes."""
+    source = directory_with(tmp_path, json.dumps(config))
+    assert resolve_dtype("auto", source, CAPABILITIES, "cuda") == expected
+    assert resolve_dtype("auto", source, CAPABILITIES, "cpu") == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_auto_of_a_gguf_is_the_first_fast_one(tmp_path: Path) -> None:
 def test_asked_for_is_given(tmp_path: Path, requested: str, expected: str) -> None:
     """Names and their short forms."""
     source = ModelSource("m", tmp_path, CheckpointFormat.GGUF)
-    assert resolve_dtype(requested, source, CAPABILITIES) == expected
+    assert resolve_dtype(requested, source, CAPABILITIES, "cpu") == expected
 
 
 @pytest.mark.parametrize("requested", ["float64", "int8", "", "bf17"])
@@ -67,7 +79,7 @@ def test_others_are_refused_with_the_supported(tmp_path: Path, requested: str) -
     """The error names the executor and what it computes in."""
     source = ModelSource("m", tmp_path, CheckpointFormat.GGUF)
     with pytest.raises(ConfigError, match=r"'torch'.*float32, bfloat16, float16"):
-        resolve_dtype(requested, source, CAPABILITIES)
+        resolve_dtype(requested, source, CAPABILITIES, "cpu")
 
 
 @pytest.mark.parametrize("config", ["{", "[]", "\ud800".encode("utf-8", "replace")])
@@ -76,4 +88,4 @@ def test_broken_config_is_named(tmp_path: Path, config: str | bytes) -> None:
     text = config if isinstance(config, str) else config.decode()
     source = directory_with(tmp_path, text)
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        resolve_dtype("auto", source, CAPABILITIES)
+        resolve_dtype("auto", source, CAPABILITIES, "cpu")

@@ -111,3 +111,41 @@ def test_rope_scaling_gives_transformers_logits(tmp_path: Path) -> None:
     torch.testing.assert_close(
         logits_of(load(convert(source, tmp_path))), logits_of(model), rtol=0, atol=1e-5
     )
+
+
+SCALINGS = {
+    "attn_factor": (gguf.GGUFWriter.add_rope_scaling_attn_factors, 1.0),
+    "yarn_attn_factor": (gguf.GGUFWriter.add_rope_scaling_yarn_attn_factor, 1.0),
+    "yarn_beta_fast": (gguf.GGUFWriter.add_rope_scaling_yarn_beta_fast, 32.0),
+    "yarn_beta_slow": (gguf.GGUFWriter.add_rope_scaling_yarn_beta_slow, 1.0),
+    "yarn_ext_factor": (gguf.GGUFWriter.add_rope_scaling_yarn_ext_factor, 1.0),
+    "yarn_log_multiplier": (gguf.GGUFWriter.add_rope_scaling_yarn_log_mul, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("kind", [None, gguf.RopeScalingType.YARN])
+def test_scaling_keys_are_refused_by_name_unless_neutral(
+    tmp_path: Path, name: str, kind: gguf.RopeScalingType | None
+) -> None:
+    """What each means when absent is taken, with and without YaRN; more is refused."""
+    add, neutral = SCALINGS[name]
+    configs = []
+    for path, value in (("without", None), ("neutral", neutral), ("other", 0.75)):
+
+        def scaling(writer: gguf.GGUFWriter, value: float | None = value) -> None:
+            if kind is not None:
+                writer.add_rope_scaling_type(kind)
+                writer.add_rope_scaling_factor(4.0)
+                writer.add_rope_scaling_orig_ctx_len(32)
+            if value is not None:
+                add(writer, value)
+
+        source = write_gguf(tmp_path / path, make_model("qwen2"), metadata=scaling)
+        if value == 0.75:
+            with pytest.raises(CheckpointError, match=rf"{name} is 0\.75"):
+                convert(source, tmp_path)
+        else:
+            directory = convert(source, tmp_path)
+            configs.append(json.loads((directory / "config.json").read_text()))
+    assert configs[0]["rope_parameters"] == configs[1]["rope_parameters"]

@@ -27,6 +27,17 @@ EMBEDDING = "model.embed_tokens.weight"
         ("qwen2", {"tie_word_embeddings": True}),
         ("qwen3", {"head_dim": 8}),
         ("llama", {"head_dim": None}),
+        # Heads that are wider together than the hidden state, and do not divide it.
+        (
+            "qwen3",
+            {
+                "hidden_size": 1792,
+                "num_attention_heads": 24,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "num_hidden_layers": 1,
+            },
+        ),
         (
             "llama",
             {
