@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import tokenizers
 
 from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
-from hybrid.scheduler.errors import CheckpointError, InvalidRequest
+from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 
 from .chat_template import ChatTemplate
 from .stop_tokens import find_eos_token_ids
@@ -49,11 +49,16 @@ class Tokenizer:
         self._compiled: Final[dict[str, ChatTemplate]] = {}
 
     @classmethod
-    def from_directory(cls, path: Path) -> Self:
+    def from_directory(cls, path: Path, *, chat_template: str | None = None) -> Self:
         """Load the tokenizer of a Hugging Face directory.
+
+        Args:
+            path: the directory.
+            chat_template: used instead of all of the model's own templates.
 
         Raises:
             CheckpointError: there is none, or it cannot be read.
+            ConfigError: ``chat_template`` is no template.
         """
         with paused_garbage_collection():
             loaded = _load(path)
@@ -61,6 +66,9 @@ class Tokenizer:
         templates = loaded.chat_template or {}
         if isinstance(templates, str):
             templates = {"default": templates}
+        if chat_template is not None:
+            _check_template(chat_template)
+            templates = {"default": chat_template}
         return cls(
             backend,
             eos_token_ids=find_eos_token_ids(path, backend.token_to_id),
@@ -201,6 +209,14 @@ class Tokenizer:
         if source not in self._compiled:
             self._compiled[source] = ChatTemplate(source, self._special_tokens)
         return self._compiled[source]
+
+
+def _check_template(source: str) -> None:
+    """Compile it once, so that the engine does not start with a broken one."""
+    try:
+        ChatTemplate(source, {})
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from error
 
 
 def _load(path: Path) -> Any:

@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from hybrid.scheduler.errors import CheckpointError, InvalidRequest
+from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 from hybrid.tokenizer.tokenizer import Tokenizer
 from tests.backends.tiny_checkpoints import (
     MERGES,
@@ -160,6 +160,29 @@ def test_models_without_a_default_template_name_the_others(tmp_path: Path) -> No
     ours = Tokenizer.from_directory(save(tmp_path, chat_template=named))
     with pytest.raises(InvalidRequest, match="it has rag"):
         ours.apply_chat_template(MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "own", [None, "the model's", [{"name": "tool_use", "template": "for tools"}]]
+)
+def test_an_engines_template_replaces_the_models(tmp_path: Path, own: object) -> None:
+    """All of them, also where it has none; a caller's own still wins."""
+    ours = Tokenizer.from_directory(
+        save(tmp_path, chat_template=own), chat_template="{{ messages[0].content }}!"
+    )
+    assert ours.has_chat_template
+    assert ours.apply_chat_template(MESSAGES) == ours.encode("Hello world!")
+    assert ours.render_chat_template(MESSAGES, tools=[]) == "Hello world!"
+    assert ours.render_chat_template(MESSAGES, chat_template="mine") == "mine"
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{ messages", "{% nonsense %}"])
+def test_an_engines_template_that_does_not_compile_is_refused(
+    tmp_path: Path, template: str
+) -> None:
+    """At once, naming the option, not at the first chat."""
+    with pytest.raises(ConfigError, match="chat_template is no valid Jinja"):
+        Tokenizer.from_directory(save(tmp_path), chat_template=template)
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"model": 5}'])
