@@ -4,10 +4,10 @@ Data only; fetches nothing. A package index is found by the installer's own sett
 entries name a distribution, never a host.
 """
 
-import difflib
 from dataclasses import dataclass
 from typing import Final
 
+from hybrid.nearest_name import nearest_hint
 from hybrid.scheduler.errors import ModelNotFound
 
 
@@ -72,15 +72,12 @@ def get_known_model(name: str) -> KnownModel:
     model = find_known_model(name)
     if model is None:
         names = ", ".join(model.name for model in KNOWN_MODELS)
-        nearest = nearest_known_name(name)
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        raise ModelNotFound(f"no known model is called {name!r}; known: {names}{hint}")
+        raise ModelNotFound(
+            f"no known model is called {name!r}; known: {names}{known_name_hint(name)}"
+        )
     return model
 
 
-def nearest_known_name(name: str) -> str | None:
-    """Find the known name that a misspelt one most likely meant."""
-    names = [model.name for model in KNOWN_MODELS]
-    folded = name.casefold()
-    starts = [known for known in names if folded and known.startswith(folded)]
-    return next(iter(starts or difflib.get_close_matches(folded, names, n=1)), None)
+def known_name_hint(name: str) -> str:
+    """``; did you mean 'x'?`` for a name like that of a known model, else nothing."""
+    return nearest_hint(name.casefold(), (model.name for model in KNOWN_MODELS))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.scheduler.errors import InvalidRequest, ModelNotFound
 
-from .catalog import KNOWN_MODELS, find_known_model, nearest_known_name
+from .catalog import KNOWN_MODELS, find_known_model, known_name_hint
 from .hub import fetch_from_hub, is_hub_id
 from .model_pull import pull
 
@@ -99,9 +99,7 @@ def _starts_as_gguf(path: Path) -> bool:
 
 def _not_found(name: str, hub: str) -> ModelNotFound:
     known = ", ".join(model.name for model in KNOWN_MODELS)
-    nearest = nearest_known_name(name)
-    hint = f"; did you mean {nearest}?" if nearest else ""
     return ModelNotFound(
         f"no model {name!r}: not a known name ({known}), no such file or directory "
-        f"here, {hub}{hint}"
+        f"here, {hub}{known_name_hint(name)}"
     )

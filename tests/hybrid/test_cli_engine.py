@@ -92,7 +92,7 @@ def test_an_unknown_model_is_one_line(capsys: Captured) -> None:
     """The nearest known name is offered."""
     assert run(["generate", "--executor", "null", "-m", "smolm2-135m", "p"]) == 1
     err = capsys.readouterr().err
-    assert "did you mean smollm2-135m?" in err
+    assert "did you mean 'smollm2-135m'?" in err
     assert err.count("\n") == 1
 
 

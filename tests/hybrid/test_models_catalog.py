@@ -6,11 +6,7 @@ import pytest
 
 from hybrid.models import KNOWN_MODELS, cache_dir, converted_dir
 from hybrid.models.cache import model_dir
-from hybrid.models.catalog import (
-    find_known_model,
-    get_known_model,
-    nearest_known_name,
-)
+from hybrid.models.catalog import find_known_model, get_known_model, known_name_hint
 from hybrid.scheduler.errors import ModelNotFound
 
 
@@ -38,7 +34,8 @@ def test_entries_pin_one_file_exactly(model: object) -> None:
 )
 def test_a_misspelt_name_has_a_nearest_one(typed: str, meant: str | None) -> None:
     """A near miss suggests what was meant; anything else suggests nothing."""
-    assert nearest_known_name(typed) == meant
+    expected = "" if meant is None else f"; did you mean {meant!r}?"
+    assert known_name_hint(typed) == expected
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -113,7 +113,7 @@ def test_what_is_nowhere_lists_what_was_tried(name: str) -> None:
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:
     """The nearest known name stands at the end."""
-    with pytest.raises(ModelNotFound, match=r"did you mean smollm2-135m\?$"):
+    with pytest.raises(ModelNotFound, match=r"did you mean 'smollm2-135m'\?$"):
         resolve_model("smolm2-135")
 
 
