@@ -225,6 +225,9 @@ def _load(path: Path) -> Any:
     if not path.is_dir():
         raise CheckpointError(f"{path} is no directory")
     try:
+        # A directory without tokenizer.json (tokenizer.model alone) is converted here:
+        # transformers reads that file through sentencepiece and protobuf, which it
+        # does not require itself.
         loaded = AutoTokenizer.from_pretrained(
             str(path), local_files_only=True, trust_remote_code=False
         )

@@ -1,9 +1,11 @@
 """The tokenizer: ids equal transformers', one BOS, text comes back as it was."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -160,6 +162,27 @@ def test_models_without_a_default_template_name_the_others(tmp_path: Path) -> No
     ours = Tokenizer.from_directory(save(tmp_path, chat_template=named))
     with pytest.raises(InvalidRequest, match="it has rag"):
         ours.apply_chat_template(MESSAGES)
+
+
+def test_a_sentencepiece_model_alone_is_enough(tmp_path: Path) -> None:
+    """Older checkpoints have no tokenizer.json; the ids are sentencepiece's own."""
+    text = "the quick brown fox"
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text, "jumps over the lazy dog"] * 50),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=60,
+        minloglevel=2,
+    )
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    settings = {"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours = Tokenizer.from_directory(tmp_path)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ids = ours.encode(text, add_special_tokens=False)
+    assert ids == theirs.encode(text)
+    assert ours.decode(ids, skip_special_tokens=True) == text
 
 
 @pytest.mark.parametrize(
