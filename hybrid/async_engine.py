@@ -9,7 +9,7 @@ free before the next plan is made.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -18,11 +18,13 @@ from typing import Final, Self
 from hybrid.scheduler import (
     DuplicateRequest,
     EngineClosed,
+    ExecutorFailed,
     GenerateRequest,
     SamplingParams,
 )
 
 from .engine import HybridEngine
+from .input_processor import check_request_id
 from .metrics import EngineSnapshot
 from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
@@ -46,6 +48,11 @@ class AsyncHybridEngine:
         self._inbox: Final[deque[Callable[[], None]]] = deque()
         self._wake: Final = threading.Condition()
         self._mailboxes: Final[dict[str, OutputMailbox]] = {}
+        """Of the event loop: requests that somebody reads."""
+        self._owners: Final[dict[str, OutputMailbox]] = {}
+        """Of the engine's thread: whose the engine's requests are. An id may be in use
+        again for another reader while the last outputs of its first use are under way.
+        """
         self._ids: Final = count()
         self._snapshot = engine.stats()
         self._error: Exception | None = None
@@ -88,11 +95,15 @@ class AsyncHybridEngine:
             EngineClosed: the engine has ended.
         """
         self._check_open()
-        if request_id is None:
+        if request_id is not None:
+            check_request_id(request_id)
+        else:
             request_id = f"request-{next(self._ids)}"
         if request_id in self._mailboxes:
             raise DuplicateRequest(
-                f"request_id {request_id!r} is in use", field="request_id"
+                f"request_id {request_id!r} is in use",
+                field="request_id",
+                value=request_id,
             )
         mailbox = OutputMailbox()
         self._mailboxes[request_id] = mailbox
@@ -106,7 +117,7 @@ class AsyncHybridEngine:
                 sampling_params,
                 priority=priority,
             )
-            self._send(partial(self._add, request, text))
+            self._send(partial(self._add, request, text, mailbox))
             if mailbox.is_aborted:
                 # It was aborted while its prompt was taken apart: before it could run.
                 self._send(partial(self._abort, request_id))
@@ -118,7 +129,7 @@ class AsyncHybridEngine:
             if self._mailboxes.get(request_id) is mailbox:
                 del self._mailboxes[request_id]
             if not is_over:
-                self._send(partial(self._engine.abort, request_id))
+                self._send(partial(self._leave, request_id, mailbox))
 
     def abort(self, request_id: str) -> None:
         """End a request; its reader gets a last output with finish reason ``abort``."""
@@ -163,8 +174,13 @@ class AsyncHybridEngine:
         try:
             self._serve()
             self._post(self._engine.close())
-        except Exception as error:  # noqa: BLE001 - every reader is told of it
-            self._error = error
+        except BaseException as error:  # noqa: BLE001 - every reader is told of it
+            # Libraries in other languages raise panics that are no Exception.
+            self._error = (
+                error
+                if isinstance(error, Exception)
+                else ExecutorFailed(f"the engine's thread ended: {error!r}")
+            )
         self._to_loop(self._fail_all)
 
     def _serve(self) -> None:
@@ -175,7 +191,7 @@ class AsyncHybridEngine:
                 if self._engine.has_unfinished_requests():
                     self._post(self._engine.step())
                 self._snapshot = self._engine.stats()
-        except Exception:
+        except BaseException:
             self._engine.close()
             raise
 
@@ -191,11 +207,21 @@ class AsyncHybridEngine:
             )
         return not self._is_closing
 
-    def _add(self, request: GenerateRequest, text: str | None) -> None:
+    def _add(
+        self, request: GenerateRequest, text: str | None, mailbox: OutputMailbox
+    ) -> None:
         try:
             self._engine.add_processed(request, text)
         except Exception as error:  # noqa: BLE001 - its own reader is told of it
-            self._to_loop(self._deliver_error, request.request_id, error)
+            self._to_loop(mailbox.fail, error)
+        else:
+            self._owners[request.request_id] = mailbox
+
+    def _leave(self, request_id: str, mailbox: OutputMailbox) -> None:
+        """Abort a request whose reader has gone, if it is that reader's still."""
+        if self._owners.get(request_id) is mailbox:
+            del self._owners[request_id]
+            self._engine.abort(request_id)
 
     def _abort(self, request_id: str) -> None:
         output = self._engine.abort(request_id)
@@ -203,9 +229,17 @@ class AsyncHybridEngine:
             self._post([output])
 
     def _post(self, outputs: list[RequestOutput]) -> None:
-        if outputs:
+        letters = [
+            (self._owners[output.request_id], output)
+            for output in outputs
+            if output.request_id in self._owners
+        ]
+        for output in outputs:
+            if output.finished:
+                self._owners.pop(output.request_id, None)
+        if letters:
             # One wake-up of the loop per step, however many requests it advanced.
-            self._to_loop(self._deliver, outputs)
+            self._to_loop(_deliver, letters)
 
     def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():
@@ -213,18 +247,12 @@ class AsyncHybridEngine:
 
     # Below: the event loop.
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        for output in outputs:
-            mailbox = self._mailboxes.get(output.request_id)
-            if mailbox is not None:
-                mailbox.put(output)
-
-    def _deliver_error(self, request_id: str, error: Exception) -> None:
-        mailbox = self._mailboxes.get(request_id)
-        if mailbox is not None:
-            mailbox.fail(error)
-
     def _fail_all(self) -> None:
         error = self._error or EngineClosed("the engine was closed")
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
+
+
+def _deliver(letters: Sequence[tuple[OutputMailbox, RequestOutput]]) -> None:
+    for mailbox, output in letters:
+        mailbox.put(output)

@@ -182,7 +182,12 @@ def _allowed(config: EngineConfig, option: str, capabilities: Capabilities) -> b
 
 def _make_scheduler(config: EngineConfig, limits: SchedulerConfig) -> Scheduler:
     if callable(config.scheduler):
-        return config.scheduler(limits)
+        scheduler = config.scheduler(limits)
+        if not isinstance(scheduler, Scheduler):
+            raise ConfigError(
+                f"scheduler made a {type(scheduler).__name__}, must make a Scheduler"
+            )
+        return scheduler
     if config.scheduler != "paged":
         raise ConfigError(
             f"scheduler {config.scheduler!r} is unknown"

@@ -8,10 +8,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from hybrid.scheduler import ConfigError, Scheduler, SchedulerConfig
 from hybrid.scheduler.config import SchedulingPolicy
+from hybrid.scheduler.shown_value import shown
 
 from .nearest_name import nearest_hint
 
 SchedulerFactory = Callable[[SchedulerConfig], Scheduler]
+MAX_BYTES: Final = 2**60
+MAX_THREADS: Final = 4096
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -28,10 +31,13 @@ def parse_bytes(value: object) -> object:
     units = _UNITS | _BINARY_UNITS
     if match is None or match[2] not in units or match[1].count(".") > 1:
         raise ValueError('must be a number of bytes or a text like "2GiB"')
-    return int(float(match[1]) * units[match[2]])
+    amount = float(match[1]) * units[match[2]]
+    if amount > MAX_BYTES:
+        raise ValueError(f"must be at most {MAX_BYTES:,} bytes")
+    return int(amount)
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=MAX_BYTES)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -87,7 +93,7 @@ class EngineConfig(BaseModel):
     """Who is next: first come, or lowest ``priority``."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Source of the seeds of requests that bring none."""
-    num_threads: Count | None = None
+    num_threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
     """CPU threads of the executor; ``None``: its library's choice."""
     max_logprobs: Annotated[int, Field(ge=0)] = 20
     """Most ``logprobs`` or ``prompt_logprobs`` that a request may ask for."""
@@ -107,14 +113,16 @@ class EngineConfig(BaseModel):
         known = type(self).model_fields
         for name in keywords:
             if name not in known:
-                raise ConfigError(f"unknown option {name!r}{nearest_hint(name, known)}")
+                raise ConfigError(
+                    f"unknown option {shown(name)}{nearest_hint(name, known)}"
+                )
         try:
             super().__init__(**keywords)
         except ValidationError as error:
             fault = error.errors()[0]
             name = str(fault["loc"][0])
             message = fault["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"{name} is {keywords[name]!r}: {message}") from None
+            raise ConfigError(f"{name} is {shown(keywords[name])}: {message}") from None
         if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
             raise ConfigError(
                 f"num_kv_blocks={self.num_kv_blocks} and "

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hybrid.backends.interface import Capabilities
 from hybrid.scheduler import GenerateRequest, InvalidRequest, UnsupportedFeature
 from hybrid.scheduler.sampling_params import SamplingParams
+from hybrid.scheduler.shown_value import shown
 
 from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
@@ -68,6 +69,7 @@ class InputProcessor:
             InvalidRequest: names the field, its value and the limit.
             UnsupportedFeature: the executor cannot do it.
         """
+        check_request_id(request_id)
         params = _checked(params)
         self._check_text_fields(params)
         _check_priority(priority)
@@ -141,10 +143,24 @@ class InputProcessor:
             )
 
 
+def check_request_id(request_id: Any) -> None:
+    """Refuse what is no name for a request.
+
+    Raises:
+        InvalidRequest: it is no text, or empty.
+    """
+    if not isinstance(request_id, str) or not request_id:
+        raise InvalidRequest(
+            f"request_id is {shown(request_id)}, must be a text that is not empty",
+            field="request_id",
+            value=request_id,
+        )
+
+
 def _check_priority(priority: Any) -> None:
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise InvalidRequest(
-            f"priority is {priority!r}, must be an integer",
+            f"priority is {shown(priority)}, must be an integer",
             field="priority",
             value=priority,
         )

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler import GenerateRequest, InvalidRequest, SamplingParams
+from hybrid.scheduler.shown_value import shown
 
 from .batch_progress import BatchProgress
 from .engine import HybridEngine
@@ -107,8 +108,7 @@ class LLM:
         Raises:
             InvalidRequest: no template, or it refuses the messages; nothing was run.
         """
-        is_one = not messages or isinstance(messages[0], Mapping)
-        conversations: Sequence[Any] = [messages] if is_one else messages
+        conversations = _conversations(messages)
         prompts = [
             self._chat_prompt(
                 conversation,
@@ -248,13 +248,26 @@ class LLM:
         return [done[request_id] for request_id in ids]
 
 
+def _conversations(messages: Any) -> list[Any]:
+    """One conversation or several, as a list of conversations."""
+    if isinstance(messages, (str, bytes, Mapping)) or not hasattr(messages, "__iter__"):
+        raise InvalidRequest(
+            f"messages is {shown(messages)}, must be a list of messages, or of lists",
+            field="messages",
+            value=messages,
+        )
+    listed = list(messages)
+    is_one = not listed or isinstance(listed[0], Mapping)
+    return [listed] if is_one else listed
+
+
 def _one_each(name: str, values: Any, length: int) -> list[Any]:
     """Spread one value over all prompts, or insist on one each."""
     if values is None or isinstance(values, SamplingParams):
         return [values] * length
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    if isinstance(values, (str, bytes, type)) or not hasattr(values, "__iter__"):
         raise InvalidRequest(
-            f"{name} is {values!r}, must be one entry per prompt",
+            f"{name} is {shown(values)}, must be one entry per prompt",
             field=name,
             value=values,
         )

@@ -5,6 +5,7 @@ from numbers import Integral
 from typing import Any, Final, TypedDict
 
 from hybrid.scheduler import InvalidRequest
+from hybrid.scheduler.shown_value import shown
 
 from .nearest_name import nearest_hint
 
@@ -26,13 +27,26 @@ class TokensPrompt(TypedDict, total=False):
 Prompt = str | TextPrompt | TokensPrompt | Sequence[int]
 """Text, one of the mappings, or token ids."""
 
+MAX_ID: Final = 2**31 - 1
+"""Executors take int32 ids."""
 _KEYS: Final = ("prompt", "prompt_token_ids", "cache_salt")
 
 
 def is_one_prompt(prompts: Any) -> bool:
-    """Whether a caller gave one prompt, not a sequence of them."""
+    """Whether a caller gave one prompt, not a sequence of them.
+
+    Raises:
+        InvalidRequest: it gave neither.
+    """
     if isinstance(prompts, (str, Mapping)):
         return True
+    if isinstance(prompts, (bytes, set)) or not hasattr(prompts, "__iter__"):
+        raise InvalidRequest(
+            f"prompts is a {type(prompts).__name__}, must be a prompt or a sequence of "
+            "prompts",
+            field="prompts",
+            value=prompts,
+        )
     items = list(prompts)
     return bool(items) and all(isinstance(item, Integral) for item in items)
 
@@ -59,8 +73,9 @@ def _parse_mapping(
 ) -> tuple[str | None, tuple[int, ...] | None, str | None]:
     for key in prompt:
         if key not in _KEYS:
+            hint = nearest_hint(str(key), _KEYS)
             raise InvalidRequest(
-                f"prompt has an unknown key {key!r}{nearest_hint(str(key), _KEYS)}",
+                f"prompt has an unknown key {shown(key)}{hint}",
                 field="prompt",
                 value=key,
             )
@@ -73,7 +88,7 @@ def _parse_mapping(
     salt = prompt.get("cache_salt")
     if salt is not None and (not isinstance(salt, str) or not salt):
         raise InvalidRequest(
-            f"cache_salt is {salt!r}, must be a text that is not empty",
+            f"cache_salt is {shown(salt)}, must be a text that is not empty",
             field="cache_salt",
             value=salt,
         )
@@ -90,8 +105,13 @@ def _parse_mapping(
     return text, None, salt
 
 
+def _is_id(value: Any) -> bool:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    return is_integer and 0 <= int(value) <= MAX_ID
+
+
 def _token_ids(field: str, ids: Any) -> tuple[int, ...]:
-    if isinstance(ids, (str, bytes)) or not hasattr(ids, "__iter__"):
+    if isinstance(ids, (str, bytes, set, Mapping)) or not hasattr(ids, "__iter__"):
         raise InvalidRequest(
             f"{field} is a {type(ids).__name__}, must be text, token ids or a mapping",
             field=field,
@@ -99,9 +119,9 @@ def _token_ids(field: str, ids: Any) -> tuple[int, ...]:
         )
     token_ids = tuple(ids)
     for token_id in token_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, Integral):
+        if not _is_id(token_id):
             raise InvalidRequest(
-                f"{field} holds {token_id!r}, must hold integers",
+                f"{field} holds {shown(token_id)}, must hold ids from 0 to {MAX_ID}",
                 field=field,
                 value=token_id,
             )

@@ -8,14 +8,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import MappingProxyType
+from typing import Final
 
 from .errors import InvalidRequest
+from .shown_value import shown
+
+MAX_DIGITS: Final = 20
+"""Of a token id in text; more can be no id, and Python refuses to read thousands."""
 
 
 def fault(name: str, value: object, wanted: str, *, item: str = "") -> InvalidRequest:
     """The error for a field whose value (or whose ``item``) is not as ``wanted``."""
     return InvalidRequest(
-        f"{name}{item} is {value!r}, must be {wanted}", field=name, value=value
+        f"{name}{item} is {shown(value)}, must be {wanted}", field=name, value=value
     )
 
 
@@ -101,7 +106,8 @@ def as_bias(name: str, value: object, limit: float) -> Mapping[int, float]:
     bias: dict[int, float] = {}
     for key, amount in value.items():
         # OpenAI's JSON has the ids as text.
-        token_id = int(key) if isinstance(key, str) and key.isdecimal() else key
+        is_text = isinstance(key, str) and key.isdecimal() and len(key) <= MAX_DIGITS
+        token_id = int(key) if is_text else key
         token_id = as_int(name, token_id, 0, item=" key")
         if token_id in bias:
             raise fault(name, key, "free of ids that come twice", item=" key")

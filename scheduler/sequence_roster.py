@@ -10,6 +10,7 @@ from .integrity import check_tables
 from .plan import SequenceKey
 from .ranked_queue import RankedQueue
 from .sequence_state import Rank, SequenceState, SequenceStatus
+from .shown_value import shown
 
 
 class SequenceRoster:
@@ -43,7 +44,7 @@ class SequenceRoster:
         """
         if request_id in self._requests:
             raise DuplicateRequest(
-                f"request_id {request_id!r} is in use by an unfinished request",
+                f"request_id {shown(request_id)} is in use by an unfinished request",
                 field="request_id",
                 value=request_id,
             )

@@ -1,8 +1,6 @@
 """Many readers of one engine: streams, cancels, errors and ends, without a sleep."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 import pytest
 
@@ -12,7 +10,6 @@ from hybrid import (
     EngineClosed,
     ExecutorFailed,
     FinishReason,
-    HybridEngine,
     InvalidRequest,
     RequestOutput,
     SamplingParams,
@@ -20,29 +17,11 @@ from hybrid import (
 from hybrid.scheduler import StepPlan
 from tests.backends.engine_stand import check_whole, ids_of, run
 from tests.hybrid.null_stand import FaultyExecutor, make_engine
+from tests.hybrid.serving_stand import read, serve
 
-T = TypeVar("T")
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 PROMPTS = [[1, 2, 3], list(range(4, 13)), [5] * 8, [9, 8, 7, 6, 5]]
-
-
-def serve(engine: HybridEngine, body: Callable[[AsyncHybridEngine], Awaitable[T]]) -> T:
-    """Run ``body`` over an async engine and close it; bounded: a hang is a failure."""
-
-    async def main() -> T:
-        async with AsyncHybridEngine(engine) as serving:
-            async with asyncio.timeout(60):
-                return await body(serving)
-
-    return asyncio.run(main())
-
-
-async def read(
-    serving: AsyncHybridEngine, prompt: Sequence[int], params: SamplingParams
-) -> list[RequestOutput]:
-    """Every output of one request."""
-    return [output async for output in serving.generate(prompt, params)]
 
 
 def test_concurrent_readers_get_the_answers_of_the_offline_engine() -> None:

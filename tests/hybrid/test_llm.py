@@ -7,10 +7,8 @@ import pytest
 
 from hybrid import (
     LLM,
-    ConfigError,
     FinishReason,
     InvalidRequest,
-    ModelNotFound,
     SamplingParams,
 )
 from tests.backends.engine_stand import check_whole
@@ -177,69 +175,24 @@ def test_leaving_a_stream_early_frees_its_blocks(llm: LLM) -> None:
     check_whole(llm.llm_engine)
 
 
-def test_one_bad_prompt_fails_its_batch_before_anything_runs(llm: LLM) -> None:
-    """The message says which; nothing was queued."""
-    before = llm.llm_engine.stats().requests_total
-    with pytest.raises(InvalidRequest, match=r"prompt 1 of 3: prompt is empty"):
-        llm.generate(["Hello", "", "world"], GREEDY)
-    with pytest.raises(InvalidRequest, match="2 entries for 3 prompts"):
-        llm.generate(PROMPTS, [GREEDY, GREEDY])
-    with pytest.raises(InvalidRequest, match="SamplingParams"):
-        llm.generate(PROMPTS[0], {"temperature": 0})
-    assert llm.llm_engine.stats().requests_total == before
-    assert llm.generate([], GREEDY) == []
-
-
-def test_a_prompt_beyond_the_context_is_refused_and_its_neighbours_dropped(
-    llm: LLM,
-) -> None:
-    """Nothing is truncated in silence; the engine is idle and whole afterwards."""
-    with pytest.raises(InvalidRequest, match="128"):
-        llm.generate([[1, 2, 3], [1] * 128], GREEDY)
-    check_whole(llm.llm_engine)
-    assert len(llm.generate([[1] * 127], GREEDY)[0].outputs[0].token_ids) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"max_num_seq": 4},
-            "unknown option 'max_num_seq'; did you mean 'max_num_seqs'",
-        ),
-        ({"block_size": 0}, "block_size is 0"),
-        ({"block_size": 24}, "block_size is 24, executor torch takes 8, 16"),
-        ({"kv_cache_memory": "lots"}, "kv_cache_memory is 'lots'"),
-        ({"kv_cache_memory": 4096}, "4,096 bytes holds no KV block"),
-        ({"kv_cache_memory": "1GiB", "num_kv_blocks": 3}, "give one"),
-        ({"dtype": "float99"}, "float99"),
-        ({"device": "tpu"}, "device is 'tpu'"),
-        ({"executor": "troch"}, "did you mean 'torch'"),
-        ({"scheduler": "pagd"}, "did you mean 'paged'"),
-        ({"scheduling_policy": "lifo"}, "scheduling_policy is 'lifo'"),
-        ({"max_model_len": 4096}, "max_model_len is 4096"),
-        ({"seed": -1}, "seed is -1"),
-        (
-            {"enable_chunked_prefill": False, "max_num_batched_tokens": 64},
-            "max_num_batched_tokens",
-        ),
-        ({"model": None}, "needs a model"),
-    ],
-)
-def test_a_wrong_option_is_named_with_its_value(
-    tmp_path: Path, options: dict[str, object], message: str
-) -> None:
-    """The nearest known name is offered where there is one."""
-    make_model("llama").save_pretrained(tmp_path)
-    keywords = {"model": str(tmp_path), "skip_tokenizer_init": True} | options
-    with pytest.raises(ConfigError, match=message):
-        LLM(**keywords)
-
-
-def test_an_unknown_model_says_what_was_tried() -> None:
-    """The nearest known name is offered."""
-    with pytest.raises(ModelNotFound, match="smollm2-135m"):
-        LLM("smollm2-135")
+def test_a_penalty_of_zero_is_no_penalty(llm: LLM) -> None:
+    """Explicit zeros and ones change no token."""
+    explicit = SamplingParams(
+        temperature=0,
+        max_tokens=16,
+        ignore_eos=True,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        min_p=0.0,
+        top_p=1.0,
+        top_k=0,
+    )
+    texts = [
+        [o.outputs[0].text for o in llm.generate(PROMPTS, p)]
+        for p in (explicit, GREEDY)
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_sizes_given_as_text_are_bytes(tmp_path: Path) -> None:
