@@ -52,6 +52,7 @@ class HybridEngine:
         tokenizer: Tokenizer | None = None,
         block_size: int,
         max_logprobs: int = 20,
+        max_model_len: int | None = None,
         log_requests: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,6 +65,7 @@ class HybridEngine:
             tokenizer: ``None`` takes and gives token ids only.
             block_size: tokens per block, for the metrics.
             max_logprobs: most log-probabilities per position.
+            max_model_len: lets a text too long by far be refused unread.
             log_requests: whether a request's end is an INFO event, else DEBUG.
             clock: monotonic seconds.
         """
@@ -75,6 +77,7 @@ class HybridEngine:
             executor.capabilities(),
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
+            max_model_len=max_model_len,
             clock=clock,
         )
         self._sampler: Final = sampler

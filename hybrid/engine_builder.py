@@ -84,6 +84,7 @@ def _build(
         tokenizer=tokenizer,
         block_size=scheduler_config.block_size,
         max_logprobs=config.max_logprobs,
+        max_model_len=scheduler_config.max_model_len,
         log_requests=log_requests,
     )
 

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hybrid.backends.interface import Capabilities
-from hybrid.scheduler import GenerateRequest, InvalidRequest, UnsupportedFeature
+from hybrid.scheduler import (
+    GenerateRequest,
+    InvalidRequest,
+    RequestTooLong,
+    UnsupportedFeature,
+)
 from hybrid.scheduler.sampling_params import SamplingParams
 from hybrid.scheduler.shown_value import shown
 
@@ -16,6 +21,8 @@ from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
 from .tokenizer.tokenizer import Tokenizer
 
+SLACK: Final = 4
+"""Normalisation may merge some characters into one before tokens are made."""
 PLAIN_DRAW: Final[dict[str, Any]] = {
     "n": 1,
     "temperature": 0.0,
@@ -47,12 +54,14 @@ class InputProcessor:
         *,
         vocab_size: int,
         max_logprobs: int,
+        max_model_len: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer: Final = tokenizer
         self._capabilities: Final = capabilities
         self._vocab_size: Final = vocab_size
         self._max_logprobs: Final = max_logprobs
+        self._max_model_len: Final = max_model_len
         self._clock: Final = clock
 
     def process(
@@ -109,7 +118,23 @@ class InputProcessor:
                 field="prompt",
                 value=text,
             )
+        self._check_characters(text, self._tokenizer)
         return tuple(self._tokenizer.encode(text))
+
+    def _check_characters(self, text: str, tokenizer: Tokenizer) -> None:
+        """Refuse a text that is too long by far before time is spent on it."""
+        limit = self._max_model_len
+        if limit is None or len(text) <= limit * SLACK:
+            return
+        max_characters = limit * SLACK * tokenizer.max_token_characters
+        if len(text) > max_characters:
+            raise RequestTooLong(
+                f"the prompt has {len(text)} characters, more than {limit} tokens "
+                f"(max_model_len) can hold",
+                field="prompt",
+                num_tokens=len(text) // tokenizer.max_token_characters,
+                limit=limit,
+            )
 
     def _check_text_fields(self, params: SamplingParams) -> None:
         """Refuse what needs text where there is no tokenizer."""

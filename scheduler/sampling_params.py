@@ -23,7 +23,10 @@ from .field_checks import (
 MAX_SAMPLES: Final = 1024
 MAX_LOGPROBS: Final = 1_000_000
 """Above any vocabulary; the engine's own ``max_logprobs`` is the limit users meet."""
-MAX_STOP_STRINGS: Final = 64
+MAX_TEXTS: Final = {"stop": 64, "bad_words": 1024}
+"""Most entries of the fields that hold texts."""
+MAX_TEXT_CHARACTERS: Final = 4096
+"""Of one entry: a text is looked for, or spelled, while others wait."""
 MAX_SEED: Final = 2**64 - 1
 MAX_BIAS: Final = 100.0
 GREEDY_BELOW: Final = 1e-5
@@ -174,19 +177,28 @@ class SamplingParams:
                 field="min_tokens",
                 value=self.min_tokens,
             )
-        if len(self.stop) > MAX_STOP_STRINGS:
+        for name, limit in MAX_TEXTS.items():
+            self._check_texts(name, getattr(self, name), limit)
+
+    def _check_texts(self, name: str, texts: tuple[str, ...], limit: int) -> None:
+        if texts and not self.detokenize:
             raise InvalidRequest(
-                f"stop has {len(self.stop)} entries, at most {MAX_STOP_STRINGS}",
-                field="stop",
-                value=len(self.stop),
+                f"{name} needs text, but detokenize is False", field=name, value=texts
             )
-        for name in ("stop", "bad_words"):
-            if getattr(self, name) and not self.detokenize:
-                raise InvalidRequest(
-                    f"{name} needs text, but detokenize is False",
-                    field=name,
-                    value=getattr(self, name),
-                )
+        if len(texts) > limit:
+            raise InvalidRequest(
+                f"{name} has {len(texts)} entries, at most {limit}",
+                field=name,
+                value=len(texts),
+            )
+        longest = max(map(len, texts), default=0)
+        if longest > MAX_TEXT_CHARACTERS:
+            raise InvalidRequest(
+                f"{name} has an entry of {longest} characters, at most "
+                f"{MAX_TEXT_CHARACTERS}",
+                field=name,
+                value=longest,
+            )
 
 
 def _from_values(values: dict[str, Any]) -> SamplingParams:

@@ -117,6 +117,11 @@ class Tokenizer:
         return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
+    def max_token_characters(self) -> int:
+        """The longest token's length: no text has more characters a token than that."""
+        return max(map(len, self.backend.get_vocab(with_added_tokens=True)))
+
+    @cached_property
     def special_token_ids(self) -> frozenset[int]:
         """Ids that ``skip_special_tokens`` leaves out."""
         return frozenset(

@@ -69,6 +69,8 @@ def test_a_prompt_beyond_the_context_is_refused_and_its_neighbours_dropped(
     """Nothing is truncated in silence; the engine is idle and whole afterwards."""
     with pytest.raises(InvalidRequest, match="128"):
         llm.generate([[1, 2, 3], [1] * 128], GREEDY)
+    with pytest.raises(InvalidRequest, match="3000000 characters, more than 128"):
+        llm.generate("abc" * 1_000_000, GREEDY)
     check_whole(llm.llm_engine)
     assert len(llm.generate([[1] * 127], GREEDY)[0].outputs[0].token_ids) == 1
 

@@ -38,7 +38,7 @@ BAD = {
     "min_tokens": [-1, 1.0, None],
     "max_tokens": [0, -1, 1.5, True],
     "seed": [-1, 2**64, 1.0, "7"],
-    "stop": ["", ["a", ""], [None], 5, b"", {"a"}, ["\udfff"], ["x"] * 65],
+    "stop": ["", ["a", ""], [None], 5, b"", {"a"}, ["\udfff"], ["x"] * 65, "x" * 4097],
     "stop_token_ids": [[-1], [1.5], "1", b"1", 5],
     "include_stop_str_in_output": [None, 1, "yes"],
     "ignore_eos": [None, 0, "no"],
