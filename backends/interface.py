@@ -58,8 +58,6 @@ class Capabilities:
     prompt_logprobs: bool = True
     speculative_verify: bool = False
     quantization: tuple[str, ...] = ()
-    needs_checkpoint: bool = True
-    """Whether it runs a model from files (the null executor does not)."""
     api_version: tuple[int, int] = API_VERSION
 
 
@@ -140,7 +138,7 @@ class Executor(ABC):
         config: ExecutorConfig,
         progress: ProgressCallback | None = None,
     ) -> ModelInfo:
-        """Load a model's weights (``None`` only where ``needs_checkpoint`` is false).
+        """Load a model's weights (``None`` only for an executor that needs none).
 
         Raises:
             CheckpointError: the files are at fault.

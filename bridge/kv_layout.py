@@ -122,7 +122,7 @@ class KVLayout:
         """Bytes of the pool."""
         return self.num_blocks * self.block_bytes
 
-    def element_offset(  # noqa: PLR0913, PLR0917 - one coordinate per axis
+    def element_offset(
         self, block: int, layer: int, kv: int, head: int, token: int, dim: int
     ) -> int:
         """Elements from the pool's start to one element (``kv``: 0 is K, 1 is V).

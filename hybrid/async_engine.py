@@ -22,6 +22,7 @@ from hybrid.scheduler import (
     GenerateRequest,
     SamplingParams,
 )
+from hybrid.scheduler.shown_value import shown
 
 from .engine import HybridEngine
 from .input_processor import check_request_id
@@ -95,16 +96,7 @@ class AsyncHybridEngine:
             EngineClosed: the engine has ended.
         """
         self._check_open()
-        if request_id is not None:
-            check_request_id(request_id)
-        else:
-            request_id = f"request-{next(self._ids)}"
-        if request_id in self._mailboxes:
-            raise DuplicateRequest(
-                f"request_id {request_id!r} is in use",
-                field="request_id",
-                value=request_id,
-            )
+        request_id = self._new_id(request_id)
         mailbox = OutputMailbox()
         self._mailboxes[request_id] = mailbox
         is_over = False
@@ -126,10 +118,22 @@ class AsyncHybridEngine:
                 is_over = output.finished
                 yield output
         finally:
-            if self._mailboxes.get(request_id) is mailbox:
-                del self._mailboxes[request_id]
+            del self._mailboxes[request_id]
             if not is_over:
                 self._send(partial(self._leave, request_id, mailbox))
+
+    def _new_id(self, request_id: str | None) -> str:
+        """Check a caller's id, or make one."""
+        if request_id is None:
+            return f"request-{next(self._ids)}"
+        check_request_id(request_id)
+        if request_id in self._mailboxes:
+            raise DuplicateRequest(
+                f"request_id {shown(request_id)} is in use",
+                field="request_id",
+                value=request_id,
+            )
+        return request_id
 
     def abort(self, request_id: str) -> None:
         """End a request; its reader gets a last output with finish reason ``abort``."""

@@ -15,6 +15,7 @@ from hybrid.scheduler import ConfigError, Scheduler, SchedulerConfig
 
 from .engine import HybridEngine
 from .engine_config import EngineConfig
+from .events import configure_if_unset
 from .executors import check_api_version, create_executor
 from .kv_sizing import choose_num_blocks
 from .model_resolution import ResolvedModel, resolve_options
@@ -35,6 +36,8 @@ def build_engine(
 ) -> HybridEngine:
     """Find the model, load it, size the KV pool, put the parts together.
 
+    Unless the program has configured structlog, events from INFO up go to stderr.
+
     Args:
         config: checked options.
         progress: told how far fetching, converting and loading are.
@@ -45,7 +48,8 @@ def build_engine(
         CheckpointError: the model's files are at fault (``ModelNotFound``: absent).
         UnsupportedFeature: the executor cannot run this model.
     """
-    executor = create_executor(config.executor)
+    configure_if_unset()
+    executor = create_executor(config.executor, has_model=config.model is not None)
     try:
         return _build(config, executor, progress, log_requests=log_requests)
     except BaseException:

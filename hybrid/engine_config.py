@@ -1,5 +1,6 @@
 """Everything that can be chosen about an engine, checked once."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +15,6 @@ from .nearest_name import nearest_hint
 
 SchedulerFactory = Callable[[SchedulerConfig], Scheduler]
 MAX_BYTES: Final = 2**60
-MAX_THREADS: Final = 4096
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -93,8 +93,9 @@ class EngineConfig(BaseModel):
     """Who is next: first come, or lowest ``priority``."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Source of the seeds of requests that bring none."""
-    num_threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] | None = None
-    """CPU threads of the executor; ``None``: its library's choice."""
+    num_threads: Count | None = None
+    """CPU threads of the executor, at most the machine's; ``None``: its library's
+    choice."""
     max_logprobs: Annotated[int, Field(ge=0)] = 20
     """Most ``logprobs`` or ``prompt_logprobs`` that a request may ask for."""
     skip_tokenizer_init: bool = False
@@ -128,6 +129,12 @@ class EngineConfig(BaseModel):
                 f"num_kv_blocks={self.num_kv_blocks} and "
                 f"kv_cache_memory={self.kv_cache_memory} both size the KV pool: "
                 "give one"
+            )
+        num_cpus = os.cpu_count() or 1
+        if self.num_threads is not None and self.num_threads > num_cpus:
+            raise ConfigError(
+                f"num_threads is {shown(self.num_threads)}, must be at most "
+                f"{num_cpus}, the CPUs of this machine"
             )
         for processor in self.logits_processors:
             for method in ("applies_to", "apply"):

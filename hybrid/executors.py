@@ -24,6 +24,8 @@ class ExecutorDescriptor:
     """Top-level modules it cannot do without."""
     extra: str | None = None
     """The package's extra that installs them."""
+    needs_model: bool = True
+    """Whether it runs a model from files."""
 
     @property
     def missing(self) -> str | None:
@@ -60,17 +62,19 @@ BUILT_IN: Final = (
         "null",
         "hybrid.backends.null.executor:NullExecutor",
         "deterministic hash over the paged cache; for tests and plumbing",
+        needs_model=False,
     ),
 )
 PREFERENCE: Final = ("torch",)
 """What ``executor="auto"`` takes, the first that is available."""
 
 
-def create_executor(name: str) -> Executor:
+def create_executor(name: str, *, has_model: bool) -> Executor:
     """Make an executor by name; ``auto`` is the best that is installed.
 
     Raises:
-        ConfigError: there is none of that name, or what it needs is not installed.
+        ConfigError: there is none of that name, what it needs is not installed, or it
+            needs a model and there is none.
     """
     known = {descriptor.name: descriptor for descriptor in BUILT_IN}
     if name == "auto":
@@ -83,6 +87,11 @@ def create_executor(name: str) -> Executor:
     descriptor = known[name]
     if descriptor.missing is not None:
         raise ConfigError(f"executor {name!r} cannot run here: {descriptor.missing}")
+    if descriptor.needs_model and not has_model:
+        raise ConfigError(
+            f"executor {name!r} needs a model: a known name such as smollm2-135m "
+            "(`hybrid models` lists them), a directory, a .gguf file, a Hugging Face id"
+        )
     return _load(descriptor)
 
 

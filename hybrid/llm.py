@@ -13,7 +13,6 @@ from .batch_progress import BatchProgress
 from .engine import HybridEngine
 from .engine_builder import build_engine
 from .engine_config import EngineConfig
-from .events import configure_if_unset
 from .outputs import RequestOutput
 from .prompt import Prompt, TokensPrompt, is_one_prompt
 
@@ -46,7 +45,6 @@ class LLM:
             CheckpointError: the model cannot be found or read.
             UnsupportedFeature: the executor cannot run it.
         """
-        configure_if_unset()
         if model is not None:
             options["model"] = model
         config = EngineConfig(**options)

@@ -39,8 +39,6 @@ def resolve_options(
         source = resolve_model(
             config.model, progress=progress, revision=config.revision
         )
-    elif capabilities.needs_checkpoint:
-        raise ConfigError(f"executor {capabilities.name} needs a model")
     dtype = _resolve_dtype(config.dtype, source, capabilities, device)
     if source is not None and source.format is CheckpointFormat.GGUF:
         from hybrid.backends.checkpoint.gguf_conversion import convert_gguf  # noqa: PLC0415 - heavy

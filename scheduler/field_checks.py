@@ -57,10 +57,13 @@ def as_float(
 
 def as_positive_float(name: str, value: object, high: float = math.inf) -> float:
     """A finite number above 0, up to ``high``."""
-    number = as_float(name, value, 0.0, high)
+    limit = f", at most {high:g}" if math.isfinite(high) else ""
+    try:
+        number = as_float(name, value, 0.0, high)
+    except InvalidRequest:
+        number = 0.0
     if number == 0.0:
-        limit = f" and at most {high:g}" if math.isfinite(high) else ""
-        raise fault(name, value, f"above 0{limit}")
+        raise fault(name, value, f"a finite number above 0{limit}")
     return number
 
 

@@ -50,7 +50,6 @@ CAPABILITIES: Final = Capabilities(
     fast_dtypes={"cpu": ("float32",)},
     block_sizes=(16, 1, 2, 4, 8, 32, 64, 128),
     kv_orders=(KVOrder.LAYER_FIRST,),
-    needs_checkpoint=False,
 )
 
 

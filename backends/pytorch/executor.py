@@ -4,6 +4,7 @@ The model's own code runs on the packed tokens of a step, its attention reads an
 our pool; contexts and generations go through one forward pass. CPU and CUDA alike.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import torch
@@ -72,36 +73,16 @@ class TorchExecutor(Executor):
                 f"executor torch: needs a Hugging Face directory, got {found}"
             )
         self._order = _kv_order(config)
+        keeps_freed_memory = _keeps_freed_memory(config)
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        # Imported here: transformers takes longer to import than a small model to load.
-        from .attention_function import ATTENTION_NAME, register_attention  # noqa: PLC0415
-        from .model_loader import load_model  # noqa: PLC0415
-        from .model_probe import probe_model  # noqa: PLC0415
-        from .packed_linear import can_pack, pack_linears  # noqa: PLC0415
-        from .rope_check import check_rope  # noqa: PLC0415
-
-        register_attention()
-        loaded = cast(
-            "PreTrainedModel",
-            load_model(
-                model.path,
-                dtype=config.dtype,
-                device=config.device,
-                attn_implementation=ATTENTION_NAME,
-                progress=progress,
-            ),
-        )
+        loaded = _load_model(model.path, config, progress)
         text_config = loaded.config.get_text_config()
         max_model_len = _needed(text_config, "max_position_embeddings")
-        check_rope(text_config, config.max_model_len or max_model_len)
         self._config, self._model = config, loaded
         self._device = loaded.device
-        with torch.inference_mode():
-            if can_pack(loaded):
-                pack_linears(loaded)
-            probe_model(loaded, self.kv_spec())
-        if config.device == "cpu" and _keeps_freed_memory(config):
+        self._probe(loaded, config.max_model_len or max_model_len)
+        if config.device == "cpu" and keeps_freed_memory:
             keep_freed_memory()
         return ModelInfo(
             architecture=type(loaded).__name__,
@@ -155,9 +136,39 @@ class TorchExecutor(Executor):
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
+    @torch.inference_mode()
+    def _probe(self, loaded: "PreTrainedModel", max_model_len: int) -> None:
+        """Make the model fast, and refuse it if paging would change its answers."""
+        from .model_probe import probe_model  # noqa: PLC0415 - see _load_model
+        from .packed_linear import can_pack, pack_linears  # noqa: PLC0415
+        from .rope_check import check_rope  # noqa: PLC0415
+
+        check_rope(loaded.config.get_text_config(), max_model_len)
+        if can_pack(loaded):
+            pack_linears(loaded)
+        probe_model(loaded, self.kv_spec())
+
     def _loaded(self) -> "PreTrainedModel":
         assert self._model is not None, "load comes first"
         return self._model
+
+
+def _load_model(
+    directory: Path, config: ExecutorConfig, progress: ProgressCallback | None
+) -> "PreTrainedModel":
+    # Imported here: transformers takes longer to import than a small model to load.
+    from .attention_function import ATTENTION_NAME, register_attention  # noqa: PLC0415
+    from .model_loader import load_model  # noqa: PLC0415
+
+    register_attention()
+    loaded = load_model(
+        directory,
+        dtype=config.dtype,
+        device=config.device,
+        attn_implementation=ATTENTION_NAME,
+        progress=progress,
+    )
+    return cast("PreTrainedModel", loaded)
 
 
 def _kv_order(config: ExecutorConfig) -> KVOrder:
