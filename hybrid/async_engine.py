@@ -110,9 +110,6 @@ class AsyncHybridEngine:
                 priority=priority,
             )
             self._send(partial(self._add, request, text, mailbox))
-            if mailbox.is_aborted:
-                # It was aborted while its prompt was taken apart: before it could run.
-                self._send(partial(self._abort, request_id))
             while not is_over:
                 output = await mailbox.get()
                 is_over = output.finished
@@ -220,6 +217,9 @@ class AsyncHybridEngine:
             self._to_loop(mailbox.fail, error)
         else:
             self._owners[request.request_id] = mailbox
+            if mailbox.is_aborted:
+                # While its prompt was taken apart: it is told so, and never runs.
+                self._abort(request.request_id)
 
     def _leave(self, request_id: str, mailbox: OutputMailbox) -> None:
         """Abort a request whose reader has gone, if it is that reader's still."""

@@ -65,14 +65,14 @@ def test_broken_conversion_is_done_again(tmp_path: Path) -> None:
 def test_conversions_at_once_do_not_meet(tmp_path: Path) -> None:
     """Many converters of one file all end with the same whole directory."""
     source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
-    barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4, timeout=60)
     results: list[Path] = []
 
     def run() -> None:
         barrier.wait()
         results.append(convert(source, tmp_path))
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

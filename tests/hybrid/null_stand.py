@@ -1,5 +1,6 @@
 """Engines over the null executor, with any limits and, if wanted, a faulty executor."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,25 @@ class FaultyExecutor(NullExecutor):
     def execute(self, plan: StepPlan) -> ForwardResult:
         """Run the fault, then the plan."""
         self._fault(plan)
+        return super().execute(plan)
+
+
+class HeldExecutor(NullExecutor):
+    """Runs its first steps, then waits until it is let go: nothing ends by itself."""
+
+    def __init__(self, num_free_steps: int = 1) -> None:
+        super().__init__()
+        self._num_free_steps = num_free_steps
+        self._gate = threading.Event()
+
+    def let_go(self) -> None:
+        """Run every step from here on."""
+        self._gate.set()
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Wait for the gate, with an end, so that a fault is no hang."""
+        if plan.step >= self._num_free_steps:
+            assert self._gate.wait(timeout=60), "nobody let the executor go"
         return super().execute(plan)
 
 

@@ -16,7 +16,7 @@ from hybrid import (
 )
 from hybrid.scheduler import StepPlan
 from tests.backends.engine_stand import check_whole, ids_of, run
-from tests.hybrid.null_stand import FaultyExecutor, make_engine
+from tests.hybrid.null_stand import FaultyExecutor, HeldExecutor, make_engine
 from tests.hybrid.serving_stand import read, serve
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -44,13 +44,15 @@ def test_concurrent_readers_get_the_answers_of_the_offline_engine() -> None:
 
 def test_leaving_a_stream_frees_its_blocks_before_the_next_plan() -> None:
     """A reader that goes away leaves nothing behind, and others go on."""
-    engine = make_engine(num_blocks=64)
+    executor = HeldExecutor()
+    engine = make_engine(num_blocks=64, executor=executor)
 
     async def body(serving: AsyncHybridEngine) -> list[RequestOutput]:
-        other = asyncio.create_task(read(serving, [3, 1], LONG))
         stream = serving.generate([1, 2, 3], LONG)
         await anext(stream)
+        other = asyncio.create_task(read(serving, [3, 1], LONG))
         await stream.aclose()
+        executor.let_go()
         return await other
 
     last = serve(engine, body)[-1]
@@ -61,7 +63,8 @@ def test_leaving_a_stream_frees_its_blocks_before_the_next_plan() -> None:
 
 def test_a_cancelled_task_aborts_its_request() -> None:
     """Cancellation while waiting for the next output reaches the engine."""
-    engine = make_engine(num_blocks=64)
+    executor = HeldExecutor()
+    engine = make_engine(num_blocks=64, executor=executor)
 
     async def body(serving: AsyncHybridEngine) -> None:
         started = asyncio.Event()
@@ -75,6 +78,7 @@ def test_a_cancelled_task_aborts_its_request() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        executor.let_go()
         await read(serving, [4], GREEDY)
 
     serve(engine, body)
@@ -84,13 +88,15 @@ def test_a_cancelled_task_aborts_its_request() -> None:
 
 def test_an_abort_by_id_ends_the_stream_with_its_reason() -> None:
     """The reader gets what there is, marked ``abort``; an unknown id is no error."""
-    engine = make_engine(num_blocks=64)
+    executor = HeldExecutor()
+    engine = make_engine(num_blocks=64, executor=executor)
 
     async def body(serving: AsyncHybridEngine) -> RequestOutput:
         last = None
         serving.abort("nobody")
         async for output in serving.generate([1, 2, 3], LONG, request_id="me"):
             serving.abort("me")
+            executor.let_go()
             last = output
         assert last is not None
         return last
@@ -138,6 +144,7 @@ def test_a_bad_request_fails_alone() -> None:
 
 def test_an_id_in_use_is_refused() -> None:
     """Two streams never share an id; afterwards it is free."""
+    executor = HeldExecutor()
 
     async def body(serving: AsyncHybridEngine) -> None:
         stream = serving.generate([1], LONG, request_id="x")
@@ -145,10 +152,11 @@ def test_an_id_in_use_is_refused() -> None:
         with pytest.raises(DuplicateRequest, match="'x'"):
             await anext(serving.generate([2], GREEDY, request_id="x"))
         await stream.aclose()
+        executor.let_go()
         outputs = [o async for o in serving.generate([2], GREEDY, request_id="x")]
         assert outputs[-1].finished
 
-    serve(make_engine(num_blocks=64), body)
+    serve(make_engine(num_blocks=64, executor=executor), body)
 
 
 def test_an_executor_that_dies_tells_every_reader() -> None:
@@ -171,19 +179,20 @@ def test_an_executor_that_dies_tells_every_reader() -> None:
 
 def test_closing_ends_open_streams_as_aborted() -> None:
     """A reader of a closed engine gets a last output, a newcomer an error."""
-    engine = make_engine(num_blocks=64)
+    executor = HeldExecutor()
+    engine = make_engine(num_blocks=64, executor=executor)
 
     async def main() -> None:
         serving = AsyncHybridEngine(engine)
         stream = serving.generate([1, 2, 3], LONG)
         await anext(stream)
-        await serving.close()
+        closing = asyncio.create_task(serving.close())
+        await asyncio.sleep(0)
+        executor.let_go()
+        await closing
         last = [output async for output in stream][-1]
         assert last.finished
-        assert last.outputs[0].finish_reason in {
-            FinishReason.ABORT,
-            FinishReason.LENGTH,
-        }
+        assert last.outputs[0].finish_reason is FinishReason.ABORT
         with pytest.raises(EngineClosed):
             await anext(serving.generate([1], GREEDY))
         await serving.close()

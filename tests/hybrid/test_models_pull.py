@@ -206,14 +206,14 @@ def test_two_fetches_at_once_download_once(
 ) -> None:
     """The second caller waits for the first and finds its file."""
     index = use()
-    both = threading.Barrier(2)
+    both = threading.Barrier(2, timeout=60)
     paths: list[Path] = []
 
     def fetch() -> None:
         both.wait()
         paths.append(pull("tiny"))
 
-    threads = [threading.Thread(target=fetch) for _ in range(2)]
+    threads = [threading.Thread(target=fetch, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
