@@ -1,10 +1,12 @@
 """Refuses, before anything is queued, what can never run; sets the rest's length."""
 
 import math
+from numbers import Integral, Real
 from typing import Final
 
 from .config import SchedulerConfig
 from .errors import InvalidRequest, OutOfBlocks, RequestTooLong
+from .field_checks import fault
 from .generate_request import GenerateRequest
 
 MAX_TOKEN_ID: Final = 2**31 - 1
@@ -20,11 +22,15 @@ def check_request(config: SchedulerConfig, request: GenerateRequest) -> int:
         ``max_tokens`` is ``None``, what the whole pool can hold.
 
     Raises:
-        InvalidRequest: empty prompt, impossible ids, or more samples than places.
+        InvalidRequest: empty prompt, impossible ids, more samples than places, or what
+            ranks and keys the request is of a wrong type.
         RequestTooLong: the prompt leaves no room for a token in the context.
         OutOfBlocks: one sequence alone outgrows the pool.
     """
     _check_values(config, request)
+    _check_rank(request.priority, request.arrival_time_s)
+    _check_text("cache_salt", request.cache_salt)
+    _check_text("adapter", request.adapter)
     num_prompt = len(request.prompt_token_ids)
     if num_prompt >= config.max_model_len:
         raise RequestTooLong(
@@ -52,12 +58,6 @@ def _check_values(config: SchedulerConfig, request: GenerateRequest) -> None:
                 field="prompt_token_ids",
                 value=token_id,
             )
-    if not math.isfinite(request.arrival_time_s):
-        raise InvalidRequest(
-            f"arrival_time_s is {request.arrival_time_s}, must be finite",
-            field="arrival_time_s",
-            value=request.arrival_time_s,
-        )
     num_samples = request.sampling_params.n
     if num_samples > config.max_num_seqs:
         raise InvalidRequest(
@@ -66,6 +66,26 @@ def _check_values(config: SchedulerConfig, request: GenerateRequest) -> None:
             field="n",
             value=num_samples,
         )
+
+
+def _check_rank(priority: object, arrival_time_s: object) -> None:
+    """What cannot be compared would be met by a queue that is half changed."""
+    if isinstance(priority, bool) or not isinstance(priority, Integral):
+        raise fault("priority", priority, "an integer")
+    wanted = "a finite number of seconds"
+    if isinstance(arrival_time_s, bool) or not isinstance(arrival_time_s, Real):
+        raise fault("arrival_time_s", arrival_time_s, wanted)
+    try:
+        is_finite = math.isfinite(arrival_time_s)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise fault("arrival_time_s", arrival_time_s, wanted)
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise fault(name, value, "a text or None")
 
 
 def _check_blocks(config: SchedulerConfig, request: GenerateRequest) -> int:

@@ -49,11 +49,16 @@ class BlockManager:
             found.append(block_id)
         return tuple(found)
 
-    def can_allocate(self, cached_ids: Sequence[int], num_tokens: int) -> bool:
-        """Whether a new table of ``num_tokens`` fits beside what is owned now."""
+    def can_allocate(
+        self, cached_ids: Sequence[int], num_tokens: int, num_owed_blocks: int = 0
+    ) -> bool:
+        """Whether a new table of ``num_tokens`` fits beside what is owned now.
+
+        ``num_owed_blocks`` are free still and promised to others.
+        """
         num_missing = self._num_blocks(num_tokens) - len(cached_ids)
         num_revived = sum(map(self.pool.is_idle, cached_ids))
-        return num_missing + num_revived <= self.pool.num_free
+        return num_missing + num_revived + num_owed_blocks <= self.pool.num_free
 
     def attach_cached(self, table: BlockTable, cached_ids: tuple[int, ...]) -> None:
         """Begin an empty table with blocks that ``find_cached_prefix`` returned."""

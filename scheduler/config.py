@@ -33,8 +33,9 @@ class SchedulerConfig:
     max_prefill_chunk_tokens: int | None = None
     """Most tokens of one prompt in one step; ``None``: whatever the budget leaves."""
     max_prompt_logprobs_tokens: int = 256
-    """The same for a prompt whose log-probabilities are wanted: bounds logits rows.
-    Without chunked prefill a prompt is never cut, so that this does not apply."""
+    """Most logits rows of one step, over all requests, that prompt log-probabilities
+    want. A request that finds them spent waits for the next step; those behind it do
+    not. Without chunked prefill no prompt is cut: one that wants more takes all."""
     enable_prefix_caching: bool = True
     """Whether blocks that nobody owns keep their contents for later requests."""
     enable_chunked_prefill: bool = True

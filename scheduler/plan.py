@@ -61,11 +61,6 @@ class ScheduledRequest(NamedTuple):
         """The sequence that this entry advances."""
         return SequenceKey(self.request.request_id, self.sample_index)
 
-    @property
-    def is_prefill(self) -> bool:
-        """Whether this entry computes more than the one newest token."""
-        return len(self.token_ids) - self.num_draft_tokens > 1
-
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:

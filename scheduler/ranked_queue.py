@@ -29,10 +29,6 @@ class RankedQueue:
         """Insert by rank."""
         insort(self.items, sequence, key=_rank)
 
-    def first(self) -> SequenceState:
-        """The sequence whose turn it is."""
-        return self.items[0]
-
     def last(self) -> SequenceState:
         """The sequence that a preemption hits."""
         return self.items[-1]

@@ -8,7 +8,8 @@ Order of side effects: ``schedule()`` preempts, allocates and decides block copi
 
 Forward progress: sequences are served by rank and only the worst-ranked one is ever
 preempted, so that the best-ranked one advances in every step; admission made sure that
-it fits alone. Waiting sequences own no block and are admitted strictly by rank.
+it fits alone. Rows for prompt log-probabilities go by rank as well. Waiting sequences
+own no block and are admitted by rank; who lacks nothing but such rows is passed over.
 
 Source of the algorithm: vLLM 0.32, ``vllm/v1/core/sched/scheduler.py``.
 """
@@ -57,7 +58,8 @@ class PagedScheduler(Scheduler):
         max_num_tokens = check_request(self._config, request)
         rank: Rank = (0, 0.0, self._num_added, 0)
         if self._config.policy is SchedulingPolicy.PRIORITY:
-            rank = (request.priority, request.arrival_time_s, self._num_added, 0)
+            priority, arrival_s = int(request.priority), float(request.arrival_time_s)
+            rank = (priority, arrival_s, self._num_added, 0)
         self._num_added += 1
         self._roster.add(request, rank, max_num_tokens)
 
@@ -91,6 +93,10 @@ class PagedScheduler(Scheduler):
         self, plan: StepPlan, sampled: Sequence[Sequence[int]]
     ) -> tuple[SequenceUpdate, ...]:
         """Commit the step. Sequences that ended since the plan was made are left out.
+
+        This scheduler plans no draft tokens: each entry gets exactly ``num_samples``
+        tokens, never the longer accepted run that the interface allows for. The tokens
+        of an ended sequence are not read: any placeholder serves.
 
         Raises:
             ValueError: the plan is not the last one, or ``sampled`` does not fit it;
@@ -169,7 +175,10 @@ class PagedScheduler(Scheduler):
         assert self._roster.num_places <= self._config.max_num_seqs, "too many run"
 
     def _schedule_running(self, step: StepBuilder) -> bool:
-        """Serve running sequences by rank; whether all got something, undisturbed."""
+        """Serve running sequences by rank; whether budget and blocks sufficed.
+
+        One that lacks rows for prompt log-probabilities keeps its blocks and waits.
+        """
         running = self._roster.running.items
         index = 0
         # The list shrinks from its end while sequences are preempted.
@@ -178,11 +187,14 @@ class PagedScheduler(Scheduler):
             num_tokens = len(state.token_ids)
             start = state.num_computed_tokens
             is_generation = num_tokens - start == 1 and num_tokens > state.prompt_len
-            num_new = (
-                min(step.budget, 1)
-                if is_generation
-                else step.num_new_tokens(state, start)
-            )
+            if is_generation:
+                num_new = min(step.budget, 1)
+            elif step.lacks_rows(state, start):
+                step.owe_rest(state)
+                index += 1
+                continue
+            else:
+                num_new = step.num_new_tokens(state, start)
             if num_new == 0:
                 return False
             while not self._manager.allocate(state.table, start + num_new):
@@ -198,20 +210,28 @@ class PagedScheduler(Scheduler):
     def _schedule_waiting(self, step: StepBuilder) -> None:
         """Admit waiting sequences by rank as long as places, blocks and budget last.
 
-        A sequence is admitted only if all its tokens fit now, though a chunk takes
-        less: prompts admitted on their first chunks would preempt each other midway.
+        A sequence is admitted only if all its tokens fit beside all those of the
+        running ones, computed or not, though a chunk takes less: prompts admitted on
+        their first chunks would preempt each other midway.
+
+        Only who lacks nothing but rows is passed over; the others behind it go on.
         """
         roster, manager = self._roster, self._manager
-        while len(roster.waiting) and step.budget:
-            state = roster.waiting.first()
+        index = 0
+        while index < len(roster.waiting) and step.budget:
+            state = roster.waiting.items[index]
             if roster.num_places + state.num_samples > self._config.max_num_seqs:
                 return
             cached: tuple[int, ...] = ()
             if not state.wants_prompt_rows:
                 cached = manager.find_cached_prefix(state.table, state.token_ids)
-            if not manager.can_allocate(cached, len(state.token_ids)):
+            num_owed = step.num_owed_blocks
+            if not manager.can_allocate(cached, len(state.token_ids), num_owed):
                 return
             start = len(cached) * self._config.block_size
+            if step.lacks_rows(state, start):
+                index += 1
+                continue
             num_new = step.num_new_tokens(state, start)
             if num_new == 0:
                 return

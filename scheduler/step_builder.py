@@ -1,4 +1,4 @@
-"""One step plan in the making: the budget that is left and the entries so far."""
+"""One step plan in the making: the budgets that are left and the entries so far."""
 
 from .config import SchedulerConfig
 from .plan import ScheduledRequest, SequenceKey
@@ -6,7 +6,11 @@ from .sequence_state import SequenceState
 
 
 class StepBuilder:
-    """Collects entries within one token budget; born and dropped within a step."""
+    """Collects entries within the step's budgets; born and dropped within a step.
+
+    Two budgets: tokens, and logits rows of prompts whose log-probabilities are wanted,
+    for a row is as wide as the vocabulary.
+    """
 
     __slots__ = (
         "_config",
@@ -14,7 +18,9 @@ class StepBuilder:
         "_contexts",
         "_generation_sequences",
         "_generations",
+        "_num_rows_left",
         "budget",
+        "num_owed_blocks",
         "preempted",
     )
 
@@ -22,6 +28,10 @@ class StepBuilder:
         self._config = config
         self.budget = config.max_num_batched_tokens
         """Tokens that may still be scheduled."""
+        self.num_owed_blocks = 0
+        """Blocks that sequences of this step will yet need for the tokens they have:
+        not allocated, and not free for others either."""
+        self._num_rows_left = config.max_prompt_logprobs_tokens
         self.preempted: list[SequenceKey] = []
         self._contexts: list[ScheduledRequest] = []
         self._generations: list[ScheduledRequest] = []
@@ -48,8 +58,25 @@ class StepBuilder:
         """The sequences behind the entries, in the same order."""
         return self._context_sequences + self._generation_sequences
 
+    def lacks_rows(self, sequence: SequenceState, num_computed_tokens: int) -> bool:
+        """Whether the step's rows are spent and the sequence's next token wants one.
+
+        The first to ask never lacks any, so that the best-ranked sequence advances.
+        """
+        if not sequence.wants_prompt_rows:
+            return False
+        if self._config.enable_chunked_prefill:
+            return self._num_tokens_by_rows(sequence, num_computed_tokens) == 0
+        # A prompt that is never cut may want more rows than there are: it takes all.
+        is_unspent = self._num_rows_left == self._config.max_prompt_logprobs_tokens
+        num_rows = sequence.prompt_len - sequence.num_prompt_rows_done
+        return not is_unspent and num_rows > self._num_rows_left
+
     def num_new_tokens(self, sequence: SequenceState, num_computed_tokens: int) -> int:
-        """How many tokens the sequence may compute now; 0 if the budget forbids any."""
+        """How many tokens the sequence may compute now; 0 if the budget forbids any.
+
+        The caller has made sure that it does not lack rows.
+        """
         wanted = len(sequence.token_ids) - num_computed_tokens
         if not self._config.enable_chunked_prefill:
             return wanted if wanted <= self.budget else 0
@@ -57,8 +84,14 @@ class StepBuilder:
         if limit is not None:
             wanted = min(wanted, limit)
         if sequence.wants_prompt_rows:
-            wanted = min(wanted, self._config.max_prompt_logprobs_tokens)
+            num_by_rows = self._num_tokens_by_rows(sequence, num_computed_tokens)
+            wanted = min(wanted, num_by_rows)
         return min(wanted, self.budget)
+
+    def owe_rest(self, sequence: SequenceState) -> None:
+        """Count what a running sequence needs for the tokens it computes later."""
+        num_blocks = -(-len(sequence.token_ids) // self._config.block_size)
+        self.num_owed_blocks += num_blocks - len(sequence.table.block_ids)
 
     def add_generation(self, sequence: SequenceState) -> None:
         """Schedule the newest token of a sequence that is otherwise computed.
@@ -88,7 +121,10 @@ class StepBuilder:
         is_last = end == len(sequence.token_ids)
         num_rows = int(is_last)
         if sequence.wants_prompt_rows:
-            num_rows = max(end - max(start, sequence.num_prompt_rows_done), num_rows)
+            num_rows = max(end - max(start, sequence.num_prompt_rows_done), 0)
+            self._num_rows_left = max(self._num_rows_left - num_rows, 0)
+        if not is_last:
+            self.owe_rest(sequence)
         entry = ScheduledRequest(
             request=sequence.request,
             sample_index=sequence.rank[3],
@@ -105,3 +141,11 @@ class StepBuilder:
         else:
             self._contexts.append(entry)
             self._context_sequences.append(sequence)
+
+    def _num_tokens_by_rows(
+        self, sequence: SequenceState, num_computed_tokens: int
+    ) -> int:
+        """The tokens it may compute before it would need a row that is not left."""
+        # Positions reported before a preemption are computed again without rows.
+        num_reported = max(sequence.num_prompt_rows_done - num_computed_tokens, 0)
+        return num_reported + self._num_rows_left

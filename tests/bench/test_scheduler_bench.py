@@ -1,7 +1,8 @@
 """What one step of the scheduler costs; run with ``--benchmark-enable``.
 
-Measured: ``schedule()`` and ``update()`` of running decodes, block growth included. The
-goal is 5 microseconds a request and step at 256 requests.
+Measured: ``schedule()`` and ``update()`` of running decodes, block growth included,
+alone and with a request in the queue that lacks blocks. The goal is 5 microseconds a
+request and step at 256 requests.
 """
 
 import pytest
@@ -20,8 +21,8 @@ def running_scheduler(num_requests: int) -> PagedScheduler:
         SchedulerConfig(
             block_size=16,
             num_blocks=num_requests * 64,
-            max_model_len=1024,
-            max_num_seqs=num_requests,
+            max_model_len=num_requests * 1024,
+            max_num_seqs=num_requests + 1,
             max_num_batched_tokens=num_requests * PROMPT_TOKENS,
         )
     )
@@ -33,10 +34,16 @@ def running_scheduler(num_requests: int) -> PagedScheduler:
     return scheduler
 
 
+@pytest.mark.parametrize("num_waiting", [0, 1])
 @pytest.mark.parametrize("num_requests", [16, 128, 256])
-def test_decode_step(benchmark: BenchmarkFixture, num_requests: int) -> None:
+def test_decode_step(
+    benchmark: BenchmarkFixture, num_requests: int, num_waiting: int
+) -> None:
     """Every request gets its token in every step."""
     scheduler = running_scheduler(num_requests)
+    for _ in range(num_waiting):
+        # There is a place for it, but it needs nearly the whole pool.
+        scheduler.add(make_request("waiting", num_requests * 1000))
     sampled = [(7,)] * num_requests
 
     def step() -> int:

@@ -68,21 +68,21 @@ class Driver:
 
     def plan(self) -> StepPlan:
         """Schedule, check the plan, run it on the fake pool."""
-        plan = self.scheduler.schedule()
-        self.plans.append(plan)
-        self.scheduler.check_integrity()
-        for key in plan.finished:
-            self.unreported.remove(key)
-        assert not self.unreported, "an end was not reported"
-        assert len(set(plan.preempted)) == len(plan.preempted)
-        assert set(plan.preempted) <= self.live
-        assert not {entry.key for entry in plan.scheduled} & set(plan.preempted)
-        self._check_budget(plan)
-        self._check_order(plan)
-        for entry in plan.scheduled:
-            assert entry.key in self.live
-            self._check_entry(entry)
+        plan = self._schedule()
         self.kv.run(plan, self._true_tokens)
+        return plan
+
+    def interrupt(self) -> StepPlan:
+        """A step that breaks off half-way: its requests end, placeholders are drawn."""
+        plan = self._schedule()
+        self.kv.spoil(plan)
+        for entry in plan.scheduled:
+            self.abort(entry.request.request_id)
+        placeholders = [(EOS,) * entry.num_samples for entry in plan.scheduled]
+        cached = self.scheduler.stats().num_cached_idle_blocks
+        assert self.scheduler.update(plan, placeholders) == ()
+        assert self.scheduler.stats().num_cached_idle_blocks == cached
+        self.scheduler.check_integrity()
         return plan
 
     def commit(self, plan: StepPlan) -> tuple[SequenceUpdate, ...]:
@@ -139,6 +139,24 @@ class Driver:
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert (stats.num_allocated_slots, stats.num_used_slots) == (0, 0)
 
+    def _schedule(self) -> StepPlan:
+        plan = self.scheduler.schedule()
+        self.plans.append(plan)
+        self.scheduler.check_integrity()
+        for key in plan.finished:
+            self.unreported.remove(key)
+        assert not self.unreported, "an end was not reported"
+        assert len(set(plan.preempted)) == len(plan.preempted)
+        assert set(plan.preempted) <= self.live
+        assert not {entry.key for entry in plan.scheduled} & set(plan.preempted)
+        self._check_budget(plan)
+        self._check_rows(plan)
+        self._check_order(plan)
+        for entry in plan.scheduled:
+            assert entry.key in self.live
+            self._check_entry(entry)
+        return plan
+
     def _end(self, keys: set[SequenceKey]) -> None:
         self.live -= keys
         self.unreported |= keys
@@ -173,6 +191,18 @@ class Driver:
             for entry in plan.scheduled:
                 assert len(entry.token_ids) <= config.max_prefill_chunk_tokens
 
+    def _check_rows(self, plan: StepPlan) -> None:
+        """Rows for prompt log-probabilities, of the whole step."""
+        rows = [
+            entry.num_logits_rows
+            for entry in plan.scheduled
+            if entry.request.sampling_params.prompt_logprobs is not None
+            and entry.num_logits_rows
+            and not self.outputs[entry.key]
+        ]
+        is_alone = not self.config.enable_chunked_prefill and len(rows) == 1
+        assert is_alone or sum(rows) <= self.config.max_prompt_logprobs_tokens
+
     def _check_order(self, plan: StepPlan) -> None:
         kinds = [
             len(entry.token_ids) == 1 and bool(self.outputs[entry.key])
@@ -197,8 +227,6 @@ class Driver:
             assert entry.num_logits_rows == int(is_last)
             return
         assert entry.num_logits_rows >= int(is_last)
-        if self.config.enable_chunked_prefill:
-            assert len(entry.token_ids) <= self.config.max_prompt_logprobs_tokens
 
     def _check_update(self, key: SequenceKey, update: SequenceUpdate) -> None:
         request, params = update.request, update.request.sampling_params

@@ -64,6 +64,16 @@ class FakeKV:
             ]
             assert found == wanted, f"{entry.key} attends to another context"
 
+    def spoil(self, plan: StepPlan) -> None:
+        """Leave anything at all where the plan was to write."""
+        for _, target in plan.block_copies:
+            self.slots[target] = [None] * self.block_size
+        for entry in plan.scheduled:
+            start = entry.num_computed_tokens
+            for position in range(start, start + len(entry.token_ids)):
+                block_id, slot = self._locate(entry, position)
+                self.slots[block_id][slot] = None
+
     def _locate(self, entry: ScheduledRequest, position: int) -> tuple[int, int]:
         return (
             entry.block_ids[position // self.block_size],

@@ -53,6 +53,44 @@ def test_unknown_finished_and_twice() -> None:
     driver.check_idle()
 
 
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("num_steps", range(6))
+def test_an_interrupted_step_leaves_nothing_behind(
+    num_steps: int, n: int, *, copies: bool
+) -> None:
+    """In mid-prompt, at the fork, at its copies: only what was computed is found."""
+    driver = Driver(max_prefill_chunk_tokens=3, supports_block_copy=copies)
+    driver.add(make_request("a", range(10), n=n, max_tokens=6))
+    for _ in range(num_steps):
+        driver.step()
+    computed = [
+        entry.num_computed_tokens
+        for entry in driver.interrupt().scheduled
+        if entry.sample_index == 0
+    ]
+    assert num_free(driver) == 8
+    assert not driver.scheduler.has_unfinished()
+    driver.add(make_request("b", range(10), n=n, max_tokens=6))
+    driver.run()
+    assert driver.cached["b"] == min(computed[0] // 4 * 4, 8)
+
+
+def test_an_interrupted_step_with_copies_spares_who_was_not_in_it() -> None:
+    """Its samples and their copies are gone; who still waits for a place goes on."""
+    driver = Driver(num_blocks=16, max_num_seqs=4)
+    driver.add(make_request("a", range(6), n=3, max_tokens=6))
+    driver.step()
+    driver.add(make_request("b", range(6), max_tokens=6))
+    driver.add(make_request("c", range(8), max_tokens=6))
+    plan = driver.interrupt()
+    assert len(plan.block_copies) == 2
+    assert {key.request_id for key in driver.live} == {"c"}
+    driver.run()
+    assert driver.cached["c"] == 4
+    assert len(driver.outputs[SequenceKey("c", 0)]) == 6
+
+
 def test_a_half_written_block_is_never_found() -> None:
     """After an abort in mid-chunk only whole computed blocks serve the next request."""
     driver = Driver(max_prefill_chunk_tokens=6)

@@ -12,6 +12,7 @@ from hybrid.scheduler import (
     InvalidRequest,
     OutOfBlocks,
     RequestTooLong,
+    SchedulingPolicy,
     SequenceKey,
 )
 from tests.scheduler.driver import Driver
@@ -106,10 +107,31 @@ def test_more_samples_than_places_are_refused() -> None:
     assert "max_num_seqs=4" in str(error)
 
 
-def test_an_arrival_time_must_be_finite() -> None:
-    """NaN has no place in an order."""
-    error = refuse(InvalidRequest, make_request(arrival_time_s=math.nan))
-    assert error.field == "arrival_time_s"
+@pytest.mark.parametrize("policy", SchedulingPolicy)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("priority", value) for value in ("high", None, 1.5, True, math.nan)),
+        *(("arrival_time_s", value) for value in (math.nan, math.inf, 10**400)),
+        *(("arrival_time_s", value) for value in ("now", None, True, 1j)),
+        *(("cache_salt", value) for value in (5, b"salt", ("a",))),
+        *(("adapter", value) for value in (5, b"adapter", ("a",))),
+    ],
+)
+def test_what_ranks_or_keys_a_request_is_checked_first(
+    field: str, value: Any, policy: SchedulingPolicy
+) -> None:
+    """A wrong type is refused by name; whoever is queued already goes on untouched."""
+    driver = Driver(policy=policy)
+    driver.add(make_request("a", max_tokens=2))
+    before = driver.scheduler.stats()
+    with pytest.raises(InvalidRequest, match=f"{field} is .*, must be") as caught:
+        driver.scheduler.add(make_request("b", **{field: value}))
+    assert (caught.value.field, caught.value.value) == (field, value)
+    assert driver.scheduler.stats() == before
+    driver.scheduler.check_integrity()
+    driver.add(make_request("b", max_tokens=2))
+    driver.run()
 
 
 def test_an_id_is_taken_until_its_request_ends() -> None:

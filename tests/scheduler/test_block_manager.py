@@ -80,6 +80,31 @@ def test_salts_and_adapters_share_nothing() -> None:
     assert manager.find_cached_prefix(same, TOKENS) == (1, 2)
 
 
+@pytest.mark.parametrize("field", ["model", "kv_dtype", "executor"])
+@pytest.mark.parametrize("value", ["other", "", None])
+def test_engines_of_another_domain_share_nothing(field: str, value: str | None) -> None:
+    """Neither hashes nor, were it one pool, blocks; ``None``: the field is missing."""
+    domain = {"model": "m", "kv_dtype": "float32", "executor": "pytorch"}
+    changed = {
+        name: text
+        for name, text in (domain | {field: value}).items()
+        if text is not None
+    }
+    one, same, other = (
+        make_manager(cache_domain=tuple(fields.items()))
+        for fields in (domain, domain, changed)
+    )
+    same.pool = other.pool = one.pool
+    tokens = list(range(9))
+    table = computed_table(one, tokens)
+    twin, stranger = same.new_table(None, None), other.new_table(None, None)
+    assert same.find_cached_prefix(twin, tokens) == table.block_ids[:2]
+    assert other.find_cached_prefix(stranger, tokens) == ()
+    computed_table(other, tokens)
+    hashes = computed_table(make_manager(cache_domain=tuple(changed.items())), tokens)
+    assert not set(table.block_hashes) & set(hashes.block_hashes)
+
+
 def test_the_tail_is_reused_before_the_head() -> None:
     """Freed blocks of one prefix are evicted from its end."""
     manager = make_manager(num_blocks=3)

@@ -1,6 +1,8 @@
 """Preemption by recompute, and who goes first under each policy."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hybrid.scheduler import SchedulingPolicy, SequenceKey
 from tests.scheduler.driver import Driver
@@ -30,7 +32,7 @@ def test_the_latest_arrival_gives_way() -> None:
         entry
         for plan in driver.plans
         for entry in plan.scheduled
-        if entry.request.request_id == "b" and entry.is_prefill
+        if entry.request.request_id == "b" and len(entry.token_ids) > 1
     ]
     assert len(again) == 2
     assert len(again[1].token_ids) + again[1].num_computed_tokens > 6
@@ -115,6 +117,53 @@ def test_half_computed_prompts_never_block_each_other(
         )
     driver.run()
     assert all(len(tokens) == 5 for tokens in driver.outputs.values())
+
+
+def test_prompts_in_chunks_wait_for_what_admitted_ones_still_need() -> None:
+    """Blocks promised to a half-computed prompt are not free: nothing runs twice."""
+    driver = Driver(num_blocks=30, max_model_len=128, max_prefill_chunk_tokens=4)
+    for request_id in "abcd":
+        driver.add(make_request(request_id, 100, max_tokens=4))
+    driver.run()
+    stats = driver.scheduler.stats()
+    assert stats.num_preemptions == 0
+    assert stats.num_scheduled_tokens == 4 * 103
+
+
+@given(
+    prompts=st.lists(st.tuples(st.integers(1, 23), st.booleans()), max_size=6),
+    num_blocks=st.integers(6, 14),
+    chunk=st.integers(1, 6),
+    num_rows=st.integers(1, 6),
+    policy=st.sampled_from(SchedulingPolicy),
+)
+def test_prompts_alone_never_preempt(
+    prompts: list[tuple[int, bool]],
+    num_blocks: int,
+    chunk: int,
+    num_rows: int,
+    policy: SchedulingPolicy,
+) -> None:
+    """Only answers outgrow the pool; a prompt that waits for rows keeps its promise."""
+    driver = Driver(
+        num_blocks=num_blocks,
+        max_prefill_chunk_tokens=chunk,
+        max_prompt_logprobs_tokens=num_rows,
+        policy=policy,
+    )
+    for index, (num_prompt, wants_rows) in enumerate(prompts):
+        driver.add(
+            make_request(
+                chr(ord("a") + index),
+                num_prompt,
+                max_tokens=1,
+                prompt_logprobs=0 if wants_rows else None,
+                priority=-index,
+            )
+        )
+        driver.step()
+    driver.run()
+    assert driver.scheduler.stats().num_preemptions == 0
 
 
 def test_a_pool_of_one_block() -> None:

@@ -113,6 +113,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         if plan is not None:
             self.driver.commit(plan)
 
+    @rule(chance=st.integers(0, 3))
+    def interrupt(self, chance: int) -> None:
+        """Break off a step: what it had not computed is never found."""
+        if not chance:
+            self.driver.interrupt()
+
     @rule(chance=st.integers(0, 4))
     def reset_prefix_cache(self, chance: int) -> None:
         """Possible exactly when no block is owned."""

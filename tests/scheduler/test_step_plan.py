@@ -58,6 +58,83 @@ def test_prompt_logprobs_bound_the_rows_of_a_chunk() -> None:
     assert rows == [3, 3, 2, 1]
 
 
+def test_prompt_logprobs_share_the_rows_of_a_step() -> None:
+    """Eight requests at once cost no more rows than one; all get theirs in time."""
+    driver = Driver(
+        num_blocks=32,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_prompt_logprobs_tokens=5,
+    )
+    for request_id in "abcdefgh":
+        driver.add(make_request(request_id, 8, max_tokens=1, prompt_logprobs=0))
+    steps = driver.run()
+    rows = [
+        sum(entry.num_logits_rows for entry in plan.scheduled) for plan in driver.plans
+    ]
+    assert rows[:steps] == [5] * 12 + [4]
+
+
+def test_who_waits_for_rows_stops_nobody_behind_it() -> None:
+    """The rows go by rank; requests that want none are admitted past those that do."""
+    driver = Driver(max_num_batched_tokens=64, max_prompt_logprobs_tokens=4)
+    for request_id, logprobs in (("a", 0), ("b", 0), ("c", None)):
+        driver.add(make_request(request_id, 6, max_tokens=2, prompt_logprobs=logprobs))
+    shares = []
+    for _ in range(3):
+        plan, _ = driver.step()
+        shares.append({e.request.request_id: len(e.token_ids) for e in plan.scheduled})
+    assert shares == [{"a": 4, "c": 6}, {"a": 2, "b": 2, "c": 1}, {"a": 1, "b": 4}]
+    driver.run()
+
+
+def test_a_running_sequence_that_waits_for_rows_keeps_its_blocks() -> None:
+    """It is neither served nor preempted, those behind it go on, and it comes back."""
+    driver = Driver(
+        num_blocks=6,
+        max_num_seqs=5,
+        max_prefill_chunk_tokens=2,
+        max_prompt_logprobs_tokens=2,
+    )
+    # The samples of "a" preempt "b" after four rows, which it never wants again: so "d"
+    # has all rows until "b" is there.
+    driver.add(make_request("a", 4, n=4, max_tokens=2))
+    driver.add(make_request("b", 10, max_tokens=1, prompt_logprobs=0))
+    for _ in range(3):
+        driver.step()
+    assert driver.plans[-1].preempted == (SequenceKey("b", 0),)
+    driver.add(make_request("d", 8, max_tokens=1, prompt_logprobs=0))
+    driver.add(make_request("c", 2, max_tokens=3))
+    rows = []
+    while driver.scheduler.has_unfinished():
+        if len(rows) == 2:
+            # It fits once "c" has ended: one of two free blocks is still owed to "d".
+            driver.add(make_request("e", 2, max_tokens=1))
+        plan, _ = driver.step()
+        rows.append({e.request.request_id: e.num_logits_rows for e in plan.scheduled})
+    assert rows[:2] == [{"b": 0, "d": 2, "c": 1}] * 2
+    assert rows[2:4] == [{"b": 2, "c": 1}, {"b": 2, "e": 1}]
+    assert rows[4:] == [{"b": 2}, {"d": 2}, {"d": 2}]
+    assert driver.scheduler.stats().num_preemptions == 1
+
+
+@pytest.mark.parametrize("num_prompt", [2, 9])
+def test_a_whole_prompt_may_take_all_rows_of_its_step(num_prompt: int) -> None:
+    """Without chunks one that exceeds the limit runs, and no other beside it."""
+    driver = Driver(
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=32,
+        max_prompt_logprobs_tokens=4,
+    )
+    driver.add(make_request("a", num_prompt, max_tokens=1, prompt_logprobs=0))
+    driver.add(make_request("b", 3, max_tokens=1, prompt_logprobs=0))
+    driver.add(make_request("c", 3, max_tokens=1))
+    plan, _ = driver.step()
+    assert [entry.request.request_id for entry in plan.scheduled] == ["a", "c"]
+    plan, _ = driver.step()
+    assert [entry.request.request_id for entry in plan.scheduled] == ["b"]
+
+
 def test_prompt_logprobs_are_not_answered_from_the_cache() -> None:
     """Their rows must be computed: no lookup, hence none counted."""
     driver = Driver()
@@ -71,7 +148,7 @@ def test_prompt_logprobs_are_not_answered_from_the_cache() -> None:
 
 
 def test_prompt_rows_are_reported_once_over_a_preemption() -> None:
-    """A prompt that is computed twice does not report its positions twice."""
+    """A prompt computed twice reports no position twice, and pays no row for it."""
     driver = Driver(num_blocks=7, max_prompt_logprobs_tokens=2)
     driver.add(make_request("a", 8, max_tokens=9))
     driver.step()
@@ -80,6 +157,16 @@ def test_prompt_rows_are_reported_once_over_a_preemption() -> None:
     assert SequenceKey("b", 0) in {
         key for plan in driver.plans for key in plan.preempted
     }
+    entries = [
+        entry
+        for plan in driver.plans
+        for entry in plan.scheduled
+        if entry.request.request_id == "b"
+    ]
+    starts = [entry.num_computed_tokens for entry in entries]
+    again = entries[starts.index(0, 1)]
+    assert again.num_logits_rows == 2
+    assert len(again.token_ids) == 12 + 2
 
 
 def test_requests_without_max_tokens_overlap() -> None:
@@ -172,5 +259,3 @@ def test_the_request_is_shared_by_reference() -> None:
     assert plan.scheduled[0].request is request
     (update,) = scheduler.update(plan, [(1,)])
     assert update.request is request
-    assert plan.scheduled[0].is_prefill
-    assert not scheduler.schedule().scheduled[0].is_prefill
