@@ -105,7 +105,7 @@ def test_a_running_sequence_that_waits_for_rows_keeps_its_blocks() -> None:
     assert driver.plans[-1].preempted == (SequenceKey("b", 0),)
     driver.add(make_request("d", 8, max_tokens=1, prompt_logprobs=0))
     driver.add(make_request("c", 2, max_tokens=3))
-    rows = []
+    rows: list[dict[str, int]] = []
     while driver.scheduler.has_unfinished():
         if len(rows) == 2:
             # It fits once "c" has ended: one of two free blocks is still owed to "d".
