@@ -1,10 +1,13 @@
-"""Skips what this machine cannot run, and says why."""
+"""Skips what this machine cannot run, and says why; leaves the user's cache alone."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
+from hybrid.models.cache import cache_dir
 from hybrid.models.catalog import KNOWN_MODELS
 from hybrid.models.model_pull import find_local
 
@@ -39,3 +42,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason is not None:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Read models from the user's cache, and convert them somewhere else."""
+    folder = tmp_path_factory.mktemp("cache")
+    models = cache_dir() / "models"
+    if models.is_dir():
+        (folder / "models").symlink_to(models.resolve())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYBRID_CACHE", str(folder))
+        yield
+    # Half a gigabyte a dtype, which pytest would keep for three runs.
+    shutil.rmtree(folder / "converted", ignore_errors=True)
