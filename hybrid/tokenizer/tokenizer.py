@@ -4,7 +4,8 @@ transformers finds and builds the tokenizer, the ``tokenizers`` library runs it.
 nothing of requests; streaming lives in the incremental detokeniser.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -13,9 +14,12 @@ import tokenizers
 
 from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
 from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
+from hybrid.scheduler.shown_value import shown
 
 from .chat_template import ChatTemplate
 from .stop_tokens import find_eos_token_ids
+
+_PROBE: Final = "Hello world"
 
 
 class Tokenizer:
@@ -63,13 +67,11 @@ class Tokenizer:
         with paused_garbage_collection():
             loaded = _load(path)
         backend = loaded.backend_tokenizer
-        templates = loaded.chat_template or {}
-        if isinstance(templates, str):
-            templates = {"default": templates}
+        templates = _own_templates(path, loaded.chat_template)
         if chat_template is not None:
             _check_template(chat_template)
             templates = {"default": chat_template}
-        return cls(
+        tokenizer = cls(
             backend,
             eos_token_ids=find_eos_token_ids(path, backend.token_to_id),
             special_tokens={
@@ -79,6 +81,9 @@ class Tokenizer:
             },
             chat_templates=templates,
         )
+        # A file may load and then fail at every text; say so now, not at a request.
+        tokenizer.decode(tokenizer.encode(_PROBE), skip_special_tokens=False)
+        return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Turn text into token ids, BOS included where the model wants one.
@@ -87,6 +92,7 @@ class Tokenizer:
 
         Raises:
             InvalidRequest: ``text`` holds half a surrogate pair, which is no character.
+            CheckpointError: the tokenizer contradicts itself.
         """
         return self._encode(text, add_special_tokens, "prompt")
 
@@ -100,16 +106,21 @@ class Tokenizer:
                 field=field,
                 value=error.start,
             ) from error
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        with _library_errors():
+            return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Turn token ids into text, spaces exactly as they are.
 
         Ids that the tokenizer lacks (rows that pad the model's head) give nothing.
+
+        Raises:
+            CheckpointError: the tokenizer contradicts itself.
         """
-        return self.backend.decode(
-            list(token_ids), skip_special_tokens=skip_special_tokens
-        )
+        with _library_errors():
+            return self.backend.decode(
+                list(token_ids), skip_special_tokens=skip_special_tokens
+            )
 
     @cached_property
     def vocab_size(self) -> int:
@@ -212,8 +223,43 @@ class Tokenizer:
         if wanted is not None and wanted not in named:
             return ChatTemplate(source, self._special_tokens)
         if source not in self._compiled:
-            self._compiled[source] = ChatTemplate(source, self._special_tokens)
+            self._compiled[source] = ChatTemplate(
+                source, self._special_tokens, wanted or "default"
+            )
         return self._compiled[source]
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """Turn what the ``tokenizers`` library raises into an error of ours.
+
+    It raises plain ``Exception``, or panics: a ``BaseException`` of a class that cannot
+    be imported, which would end the thread that it meets.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(
+            f"the model's tokenizer contradicts itself: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _own_templates(path: Path, templates: object) -> Mapping[str, str]:
+    """The model's templates by name, whichever way its files give them."""
+    if templates is None:
+        return {}
+    if isinstance(templates, str):
+        return {"default": templates} if templates else {}
+    if isinstance(templates, dict) and all(
+        isinstance(part, str) for pair in templates.items() for part in pair
+    ):
+        return templates
+    raise CheckpointError(
+        f"{path / 'tokenizer_config.json'}: chat_template is {shown(templates)}, "
+        "neither a text nor a list of named texts"
+    )
 
 
 def _check_template(source: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from hybrid.scheduler.errors import InvalidRequest
-from hybrid.tokenizer.chat_template import MAX_RENDERED_CHARACTERS, ChatTemplate
+from hybrid.tokenizer.chat_template import ChatTemplate
 
 CHATML = (
     "{%- for message in messages %}\n"
@@ -202,29 +202,19 @@ def test_what_the_template_rejects_is_the_callers_error(
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}",
-        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
-        "{{ 'x' * 999999999999 }}",
-        "{{ 999999999999 * ['x'] }}",
-        "{{ 9 ** 999999999 }}",
-        "{{ '%999999999d' % 1 }}",
-        "{{ '%*d' % (999999999, 1) }}",
-        "{{ 'x' | center(999999999) }}",
-        "{{ 'x'.ljust(999999999) }}",
-        "{{ range(999999999) | list }}",
-        "{% for i in range(200000) %}{{ 'x' * 1000 }}{% endfor %}",
+        "{% if %}",
+        "{{ }",
+        "{% for x in y %}",
+        "{{ 1 +",
+        "{% break %}",
+        "{% if 1 %}" * 200 + "{% endif %}" * 200,
+        "{{ " + "(" * 9000 + "1" + ")" * 9000 + " }}",
+        "{{ " + "9" * 5000 + " }}",
     ],
+    ids=range(8),
 )
-def test_runaway_templates_are_stopped(template: str) -> None:
-    """Neither loops nor sizes grow without end."""
-    with pytest.raises(InvalidRequest, match="the chat template"):
-        render(template, [USER])
-    assert MAX_RENDERED_CHARACTERS < 1 << 25
-
-
-@pytest.mark.parametrize("template", ["{% if %}", "{{ }", "{% for x in y %}", "{{ 1 +"])
 def test_broken_templates_are_refused(template: str) -> None:
-    """What is no Jinja is named as such."""
+    """What is no Jinja, or no code once compiled, is named as such."""
     with pytest.raises(InvalidRequest, match="no valid Jinja") as caught:
         ChatTemplate(template, {})
     assert caught.value.field == "chat_template"

@@ -229,3 +229,53 @@ def test_bos_and_eos_ids(tmp_path: Path) -> None:
     bare = Tokenizer(Backend(models.BPE(vocab={"a": 0}, merges=[])))
     assert bare.bos_token_id is None
     assert bare.eos_token_ids == frozenset()
+
+
+def test_a_tokenizer_that_panics_is_refused_at_load(tmp_path: Path) -> None:
+    """Its post-processor names a token that it lacks: the library panics, always."""
+    path = save(tmp_path) / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<gone>", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {},
+    }
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="tokenizer contradicts itself"):
+        Tokenizer.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["PanicException", "Exception"])
+def test_a_failure_of_the_library_is_an_error(name: str) -> None:
+    """Never its BaseException, which would end the thread it meets."""
+    fault = Exception if name == "Exception" else type(name, (BaseException,), {})
+
+    class Failing:
+        def no_padding(self) -> None: ...
+
+        def no_truncation(self) -> None: ...
+
+        def encode(self, *_args: object, **_options: object) -> None:
+            raise fault("no entry")
+
+        decode = encode
+
+    ours = Tokenizer(Failing())  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match=f"contradicts itself: {name}: no entry"):
+        ours.encode("x")
+    with pytest.raises(CheckpointError, match=f"contradicts itself: {name}: no entry"):
+        ours.decode([1], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    "template", [5, True, [{"name": "default", "template": 5}], {"default": None}]
+)
+def test_a_chat_template_of_another_kind_is_named(
+    tmp_path: Path, template: object
+) -> None:
+    """The error says which file and key hold what."""
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer_config\.json: chat_template is "
+    ):
+        Tokenizer.from_directory(save(tmp_path, chat_template=template))
