@@ -6,6 +6,7 @@ its own configuration of structlog.
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import structlog
@@ -38,7 +39,7 @@ def configure_logging(
     """
     if level not in LEVELS:
         raise ConfigError(f"log level is {level!r}, must be one of {', '.join(LEVELS)}")
-    target = sys.stderr if stream is None else stream
+    target = _EventStream(stream)
     at_terminal = target.isatty()
     plain = not at_terminal if as_json is None else as_json
     structlog.configure(
@@ -49,9 +50,7 @@ def configure_logging(
             *_renderers(plain=plain, colors=at_terminal),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        # stderr is looked up anew for each event, for it may be replaced and closed
-        # (by a test runner, a notebook); a cached logger would keep the old one.
-        logger_factory=lambda *_: structlog.PrintLogger(stream or sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(target),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
 
@@ -63,6 +62,40 @@ def configure_if_unset(level: str = "info") -> None:
     """
     if not structlog.is_configured():
         configure_logging(level)
+
+
+class _EventStream:
+    """What ``print`` asks of a file, over a stream that may be gone.
+
+    stderr is looked up anew for each event, for it may be replaced and closed (by a
+    test runner, a notebook), or be absent: then nothing is written, least of all to
+    stdout. That an event cannot be written must not end what it tells of.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream: Final = stream
+
+    def isatty(self) -> bool:
+        """Whether people read it."""
+        stream = self._current()
+        return stream is not None and stream.isatty()
+
+    def write(self, text: str) -> None:
+        """Write if it can be written."""
+        stream = self._current()
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.write(text)
+
+    def flush(self) -> None:
+        """Flush if it can be flushed."""
+        stream = self._current()
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
+
+    def _current(self) -> TextIO | None:
+        return sys.stderr if self._stream is None else self._stream
 
 
 def _renderers(*, plain: bool, colors: bool) -> list[Any]:

@@ -34,7 +34,9 @@ class Answer:
     def stats_line(self) -> str:
         """Sum it up for a person."""
         metrics = self.output.metrics
-        reasons = ", ".join(str(s.finish_reason) for s in self.output.outputs)
+        reasons = ", ".join(
+            str(s.finish_reason or "interruption") for s in self.output.outputs
+        )
         return (
             f"{metrics.num_prompt_tokens} prompt tokens "
             f"({metrics.num_cached_tokens} cached), "

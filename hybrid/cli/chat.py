@@ -1,6 +1,5 @@
 """``hybrid chat``: a conversation, at a terminal or through a pipe."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
@@ -12,6 +11,7 @@ from .interrupt import InterruptFlag
 from .option_groups import expand_option_groups
 from .prompt_input import check_argument, decode
 from .sampling_options import SamplingOptions
+from .standard_streams import note, stdin
 from .verbosity import Verbose, start_logging
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def chat(
     start_logging(verbose)
     params = sampling.params(temperature=CHAT_TEMPERATURE)
     system = None if system is None else check_argument("system", system)
+    stdin()  # a closed one is told before a model is loaded for nothing
     with open_engine(engine) as llm:
         Conversation(llm, params, system=system, verbose=verbose > 0).run()
 
@@ -55,7 +56,7 @@ class Conversation:
         self._params: Final = params
         self._system: Final = system
         self._verbose: Final = verbose
-        self._at_terminal: Final = sys.stdin.isatty()
+        self._at_terminal: Final = stdin().isatty()
         self._messages: list[dict[str, Any]] = []
         self.clear()
 
@@ -71,9 +72,10 @@ class Conversation:
         Raises:
             HybridError: a message could not be answered; at a terminal it is only
                 reported, and the conversation goes on without that message.
+            KeyboardInterrupt: Ctrl-C; at a terminal it only stops an answer.
         """
         if self._at_terminal:
-            _note(_HELP)
+            note(_HELP)
         while (line := self._read()) is not None:
             text = line.strip()
             if text == "/exit":
@@ -81,14 +83,14 @@ class Conversation:
             if text == "/clear":
                 self.clear()
             elif text.startswith("/"):
-                _note(f"unknown command {text.split()[0]}: {_HELP}")
+                note(f"unknown command {text.split()[0]}: {_HELP}")
             elif text:
                 self._answer(text)
 
     def _read(self) -> str | None:
         """Return the next line; ``None`` at the end of input."""
         if not self._at_terminal:
-            line = sys.stdin.buffer.readline()
+            line = stdin().buffer.readline()
             return decode(line, "standard input") if line else None
         import readline  # noqa: F401, PLC0415 - gives input() its line editing
 
@@ -100,7 +102,7 @@ class Conversation:
                 return None
             except KeyboardInterrupt:
                 write_now("\n")
-                _note(_HELP)
+                note(_HELP)
 
     def _answer(self, text: str) -> None:
         from hybrid.scheduler.errors import InvalidRequest  # noqa: PLC0415 - light start
@@ -113,16 +115,13 @@ class Conversation:
         except InvalidRequest as error:
             if not self._at_terminal:
                 raise
-            _note(f"error: {describe(error)}")
+            note(f"error: {describe(error)}")
             return
         write_now("\n")
+        # Nobody sits there to go on with the next message.
+        if interrupt.is_set() and not self._at_terminal:
+            raise KeyboardInterrupt
         said = "" if answer is None else answer.output.outputs[0].text
         self._messages = [*asked, {"role": "assistant", "content": said}]
         if self._verbose and answer is not None:
-            _note(answer.stats_line())
-
-
-def _note(line: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+            note(answer.stats_line())

@@ -117,9 +117,6 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
     }
-    memory = keywords["kv_cache_memory"]
-    if memory is not None and memory.isdecimal():
-        keywords["kv_cache_memory"] = int(memory)
     with show_progress() as progress:
         if progress is not None:
             progress("start", 0, 1)

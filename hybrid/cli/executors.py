@@ -8,6 +8,7 @@ from typer import Option
 
 from .answer import write_now
 from .table import print_table
+from .verbosity import start_logging
 
 if TYPE_CHECKING:
     from hybrid.backends.interface import Capabilities
@@ -19,6 +20,8 @@ def executors(
     """List the executors: where each runs, in which dtypes, and what it can do."""
     from hybrid.executors import list_executors  # noqa: PLC0415 - only when it runs
 
+    # A plugin may log while it is imported; unconfigured, that would go to stdout.
+    start_logging(0)
     entries = list_executors()
     if as_json:
         rows = [_plain(dataclasses.asdict(entry)) for entry in entries]

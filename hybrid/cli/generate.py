@@ -1,7 +1,6 @@
 """``hybrid generate``: one prompt, one streamed answer."""
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from .interrupt import InterruptFlag
 from .option_groups import expand_option_groups
 from .prompt_options import PromptOptions
 from .sampling_options import SamplingOptions
+from .standard_streams import note
 from .verbosity import Verbose, start_logging
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @expand_option_groups
-def generate(  # noqa: PLR0913 - one for each option of its own
+def generate(
     *,
     source: PromptOptions,
     n: Annotated[
@@ -45,7 +45,7 @@ def generate(  # noqa: PLR0913 - one for each option of its own
         if answer is not None:
             _finish(answer, engine.model, as_json=as_json, streams=streams)
     if answer is not None and verbose:
-        sys.stderr.write(f"{answer.stats_line()}\n")
+        note(answer.stats_line())
     if interrupt.is_set():
         raise KeyboardInterrupt
 

@@ -1,20 +1,21 @@
 """What the user wants said: an argument, a file or standard input, as clean text."""
 
-import sys
 from pathlib import Path
 
 from hybrid.scheduler.errors import InvalidRequest
+
+from .standard_streams import stdin
 
 
 def read_prompt_file(path: str) -> str:
     """Read a whole file, or standard input for ``-``; the text is kept as it is.
 
     Raises:
-        InvalidRequest: it is not UTF-8.
+        InvalidRequest: it is not UTF-8, or standard input is closed.
         OSError: it cannot be read.
     """
     if path == "-":
-        return decode(sys.stdin.buffer.read(), "standard input")
+        return decode(stdin().buffer.read(), "standard input")
     return decode(Path(path).read_bytes(), path)
 
 

@@ -8,16 +8,30 @@
 import os
 from pathlib import Path
 
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.shown_value import shown
+
 from .catalog import KnownModel
 
 
 def cache_dir() -> Path:
-    """Find the cache: ``HYBRID_CACHE``, else ``hybrid`` in the user's cache folder."""
+    """Find the cache: ``HYBRID_CACHE``, else ``hybrid`` in the user's cache folder.
+
+    Raises:
+        ConfigError: it is below the home directory of a user who has none here.
+    """
     own = os.environ.get("HYBRID_CACHE")
-    if own:
-        return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "hybrid"
+    try:
+        if own:
+            return Path(own).expanduser()
+        return (Path(shared) if shared else Path.home() / ".cache") / "hybrid"
+    except RuntimeError as error:
+        raise ConfigError(
+            f"HYBRID_CACHE is {shown(own)}: no such home directory is known here"
+            if own
+            else "no home directory is known here for the cache; set HYBRID_CACHE"
+        ) from error
 
 
 def model_dir(name: str) -> Path:

@@ -53,7 +53,7 @@ def resolve_model(
     if known is not None:
         path = pull(known.name, progress=progress)
         return ModelSource(known.name, path, CheckpointFormat.GGUF)
-    path = Path(name).expanduser()
+    path = _expand_home(name)
     if path.exists():
         return _from_path(name, path)
     if not is_hub_id(name):
@@ -63,6 +63,15 @@ def resolve_model(
     except ModelNotFound as error:
         raise _not_found(name, str(error).removeprefix(f"{name}: ")) from error
     return _from_path(name, folder)
+
+
+def _expand_home(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ModelNotFound(
+            f"no model {name!r}: no such home directory is known here"
+        ) from error
 
 
 def _from_path(name: str, path: Path) -> ModelSource:

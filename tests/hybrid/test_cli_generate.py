@@ -105,7 +105,7 @@ def test_engine_options_become_engine_keywords(llm: type[ScriptedLLM]) -> None:
         "dtype": "float32",
         "device": "cpu",
         "block_size": 8,
-        "kv_cache_memory": 1000,
+        "kv_cache_memory": "1000",
         "num_kv_blocks": 5,
         "max_model_len": 64,
         "max_num_seqs": 3,

@@ -116,3 +116,31 @@ def test_a_programs_own_configuration_is_left_alone() -> None:
     structlog.reset_defaults()
     configure_if_unset()
     assert structlog.is_configured()
+
+
+def test_without_a_stderr_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A process that has none (``2>&-``) keeps its events off stdout."""
+    monkeypatch.setattr("sys.stderr", None)
+    configure_logging("info")
+    structlog.get_logger().info("engine.started")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_event_that_cannot_be_written_ends_nothing() -> None:
+    """A full disk or a closed stream is not the business of who logs."""
+
+    class Full(io.StringIO):
+        """A stream on a full disk."""
+
+        def write(self, _text: str) -> int:
+            """Fail."""
+            raise OSError(28, "No space left on device")
+
+    closed = io.StringIO()
+    configure_logging("info", stream=closed)
+    closed.close()
+    structlog.get_logger().info("engine.started")
+    configure_logging("info", stream=Full())
+    structlog.get_logger().info("engine.started")
