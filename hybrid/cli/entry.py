@@ -111,7 +111,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     except TyperException as error:
         # Help was asked for by giving nothing: it is printed, and no error.
         if message := " ".join(error.format_message().split()):
-            note(f"error: {message} (see hybrid --help)")
+            note(f"error: {message} (see hybrid --help and hybrid COMMAND --help)")
         return EXIT_USAGE
     except Abort:
         return EXIT_INTERRUPTED
