@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
@@ -24,6 +25,7 @@ from .gguf_config import gguf_config
 from .gguf_header import GGUFHeader, read_gguf_header
 from .gguf_tokenizer_files import write_gguf_tokenizer
 from .gguf_weights import write_gguf_weights
+from .json_file import read_json_object
 from .model_source import CheckpointFormat, ModelSource
 from .safetensors_index import check_safetensors
 
@@ -33,6 +35,14 @@ CONVERTER_VERSION: Final = 1
 """Part of the directory's name; raised when the same file would convert otherwise."""
 CONVERTED_DTYPES: Final = ("float32", "bfloat16", "float16")
 _MAX_NAME_CHARACTERS: Final = 60
+_ENDS: Final = ("eos_token_id", "bos_token_id")
+_JSON_FILES: Final = {
+    "config.json": "model_type",
+    "tokenizer.json": "model",
+    "tokenizer_config.json": "tokenizer_class",
+    "generation_config.json": None,
+}
+"""What a conversion writes, and a key that each of them has."""
 _WORKING: Final = ".converting-"
 _BROKEN: Final = ".broken-"
 _LEFTOVER_AGE_S: Final = 24 * 3600
@@ -69,18 +79,14 @@ def convert_gguf(
     if not _is_whole(target):
         header = read_gguf_header(source.path)
         config = gguf_config(header, dtype)
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(cache_dir)
-        working = Path(tempfile.mkdtemp(prefix=_WORKING, dir=cache_dir))
         try:
-            _write(header, config, working, progress)
-            _move_into_place(working, target)
+            with _working_directory(cache_dir) as working:
+                _write(header, config, working, progress)
+                _move_into_place(working, target)
         except OSError as error:
             raise CheckpointError(
                 f"{source.path} cannot be converted into {cache_dir}: {error}"
             ) from error
-        finally:
-            shutil.rmtree(working, ignore_errors=True)
         log.info("gguf.converted", path=str(source.path), directory=str(target))
     return ModelSource(source.name, target, CheckpointFormat.HF_DIRECTORY)
 
@@ -90,6 +96,18 @@ def _directory_name(source: ModelSource, dtype: str) -> str:
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).strip(".-")
     return f"{name[:_MAX_NAME_CHARACTERS]}-{dtype}-{digest}"
+
+
+@contextlib.contextmanager
+def _working_directory(cache_dir: Path) -> Iterator[Path]:
+    """A directory beside the converted ones, gone at the end unless renamed."""
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(cache_dir)
+    working = Path(tempfile.mkdtemp(prefix=_WORKING, dir=cache_dir))
+    try:
+        yield working
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
 
 
 def _remove_leftovers(cache_dir: Path) -> None:
@@ -103,21 +121,37 @@ def _remove_leftovers(cache_dir: Path) -> None:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Whether a conversion is there and its weights are complete.
+    """Whether a conversion is there and complete.
 
-    A machine that lost power may keep the name and lose the bytes.
+    A machine that lost power may keep a file's name and lose its bytes.
     """
     if not directory.is_dir():
         return False
     try:
         check_safetensors(directory)
+        _check_json_files(directory)
     except CheckpointError as error:
         log.warning("gguf.conversion_broken", directory=str(directory), why=str(error))
         return False
-    return all(
-        (directory / name).is_file()
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
-    )
+    return True
+
+
+def _check_json_files(directory: Path) -> None:
+    files: dict[str, dict[str, object]] = {}
+    for name, key in _JSON_FILES.items():
+        value = read_json_object(directory / name)
+        if value is None:
+            raise CheckpointError(f"{directory / name} is missing")
+        if key is not None and key not in value:
+            raise CheckpointError(f"{directory / name} lacks {key}")
+        files[name] = value
+    config, generation = files["config.json"], files["generation_config.json"]
+    for key in _ENDS:  # _write takes them from there
+        if config.get(key) != generation.get(key):
+            raise CheckpointError(
+                f"{directory}: {key} differs between generation_config.json and "
+                "config.json"
+            )
 
 
 def _write(
@@ -134,8 +168,7 @@ def _write(
             f"has {config['vocab_size']} rows"
         )
     generation = json.loads((directory / "generation_config.json").read_text())
-    config |= {"eos_token_id": generation.get("eos_token_id")}
-    config |= {"bos_token_id": generation.get("bos_token_id")}
+    config |= {key: generation.get(key) for key in _ENDS}
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_gguf_weights(header, config, directory / "model.safetensors", progress)
 

@@ -9,13 +9,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from hybrid.scheduler.errors import CheckpointError
+from hybrid.scheduler.shown_value import shown
+
+from .json_file import without_duplicates
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 _MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
+_MAX_DIMENSIONS: Final = 64
+_MAX_NAME_CHARACTERS: Final = 1000
 _DTYPE_BITS: Final = {
     "BOOL": 8,
     "U8": 8,
@@ -64,6 +69,7 @@ def check_safetensors(directory: Path) -> SafetensorsSummary:
             raise CheckpointError(_no_weights(directory))
     else:
         files = [directory / name for name in sorted(set(index.values()))]
+        _refuse_second_model(directory, files)
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     places: dict[str, Path] = {}
     num_bytes = 0
@@ -79,6 +85,16 @@ def check_safetensors(directory: Path) -> SafetensorsSummary:
     if index is not None:
         _check_index(directory, index, places)
     return SafetensorsSummary(tuple(files), tensors, num_bytes)
+
+
+def _refuse_second_model(directory: Path, files: list[Path]) -> None:
+    """Which of the two is loaded depends on who loads; they may differ."""
+    single = directory / SINGLE_NAME
+    if single.is_file() and files != [single]:
+        raise CheckpointError(
+            f"{directory} has both {SINGLE_NAME} and {INDEX_NAME}, which names "
+            f"{files[0].name}: every weight would be there twice; remove one of the two"
+        )
 
 
 def _no_weights(directory: Path) -> str:
@@ -98,17 +114,21 @@ def _read_index(directory: Path) -> dict[str, str] | None:
     if not path.is_file():
         return None
     try:
-        weight_map = json.loads(path.read_text())["weight_map"]
+        text = path.read_text(encoding="utf-8")
+        index = json.loads(text, object_pairs_hook=without_duplicates)
+        weight_map = index["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is no index of safetensors: {error!r}"
+            f"{path} is no index of safetensors: {shown(error)}"
         ) from error
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} is no index of safetensors: weight_map is empty")
     for name, file in weight_map.items():
         # A shard lies in the model's own directory, never elsewhere.
         if not isinstance(file, str) or Path(file).name != file or not file.strip("."):
-            raise CheckpointError(f"{path}: tensor {name} is in {file!r}, no file name")
+            raise CheckpointError(
+                f"{path}: tensor {shown(name)} is in {shown(file)}, no file name"
+            )
     return weight_map
 
 
@@ -144,7 +164,9 @@ def _read_header(file: Path) -> list[tuple[str, str, tuple[int, ...], int]]:
                     f"{file} is truncated or no safetensors file: its header is said "
                     f"to have {length} bytes, the file has {size}"
                 )
-            header = json.loads(stream.read(length))
+            header = json.loads(
+                stream.read(length), object_pairs_hook=without_duplicates
+            )
     except OSError as error:
         raise CheckpointError(f"{file} is missing or unreadable: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -161,23 +183,44 @@ def _read_header(file: Path) -> list[tuple[str, str, tuple[int, ...], int]]:
 def _check_entry(
     file: Path, name: str, entry: object, data_bytes: int
 ) -> tuple[str, str, tuple[int, ...], int]:
-    try:
-        dtype, shape = entry["dtype"], tuple(entry["shape"])  # type: ignore[index]
-        start, end = entry["data_offsets"]  # type: ignore[index]
-        size = (math.prod(shape) * _DTYPE_BITS[dtype] + 7) // 8
-        consistent = 0 <= start <= end and size == end - start
-    except (KeyError, TypeError, ValueError) as error:
+    if len(name) > _MAX_NAME_CHARACTERS:
+        raise CheckpointError(f"{file}: a tensor's name has {len(name)} characters")
+    dtype, shape, (start, end) = _fields(file, name, entry)
+    size = (math.prod(shape) * _DTYPE_BITS[dtype] + 7) // 8
+    if start > end or size != end - start:
         raise CheckpointError(
-            f"{file}: the entry of tensor {name} makes no sense: {error!r}"
-        ) from error
-    if not consistent:
-        raise CheckpointError(
-            f"{file}: tensor {name}, {dtype} of shape {shape}, needs {size} bytes, its "
-            f"entry says {start} to {end}"
+            f"{file}: tensor {name}, {dtype} of shape {shown(shape)}, needs "
+            f"{shown(size)} bytes, its entry says {shown(start)} to {shown(end)}"
         )
     if end > data_bytes:
         raise CheckpointError(
-            f"{file} is truncated: tensor {name} ends at byte {end} of the weights, "
-            f"the file has {data_bytes}"
+            f"{file} is truncated: tensor {name} ends at byte {shown(end)} of the "
+            f"weights, the file has {data_bytes}"
         )
     return name, dtype, shape, size
+
+
+def _fields(
+    file: Path, name: str, entry: object
+) -> tuple[str, tuple[int, ...], tuple[int, int]]:
+    if isinstance(entry, dict):
+        dtype, shape = entry.get("dtype"), entry.get("shape")
+        offsets = entry.get("data_offsets")
+        if (
+            isinstance(dtype, str)
+            and dtype in _DTYPE_BITS
+            and _are_sizes(shape)
+            and len(shape) <= _MAX_DIMENSIONS
+            and _are_sizes(offsets)
+            and len(offsets) == 2
+        ):
+            return dtype, tuple(shape), (offsets[0], offsets[1])
+    raise CheckpointError(
+        f"{file}: the entry of tensor {name} makes no sense: {shown(entry)}"
+    )
+
+
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        type(item) is int and item >= 0 for item in value
+    )

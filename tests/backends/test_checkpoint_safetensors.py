@@ -160,15 +160,22 @@ def test_files_of_another_kind_are_named(
     [
         ({"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}, "needs 16 bytes"),
         ({"dtype": "F32", "shape": [4], "data_offsets": [16, 0]}, "needs 16 bytes"),
-        ({"dtype": "F32", "shape": [-4], "data_offsets": [0, -16]}, "needs -16 bytes"),
+        ({"dtype": "F32", "shape": [-4], "data_offsets": [0, -16]}, "makes no sense"),
         ({"dtype": "Q4", "shape": [4], "data_offsets": [0, 16]}, "makes no sense"),
         ({"dtype": "F32", "shape": "4", "data_offsets": [0, 16]}, "makes no sense"),
         ({"dtype": "F32", "shape": [4], "data_offsets": [0]}, "makes no sense"),
         ({"dtype": "F32", "shape": [4]}, "makes no sense"),
         ("F32", "makes no sense"),
         ({"dtype": "F32", "shape": [4], "data_offsets": [8, 24]}, "truncated"),
+        ({"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]}, "makes no sense"),
+        ({"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}, "makes no sense"),
+        ({"dtype": "F32", "shape": [1] * 99, "data_offsets": [0, 4]}, "makes no sense"),
+        (
+            {"dtype": "F32", "shape": [10**4000] * 2, "data_offsets": [0, 16]},
+            r"needs an integer of \d+ bits",
+        ),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_entries_that_make_no_sense_are_named(
     tmp_path: Path, entry: object, fault: str
@@ -177,3 +184,48 @@ def test_entries_that_make_no_sense_are_named(
     raw(tmp_path, json.dumps({"weird": entry}).encode(), b"\0" * 16)
     with pytest.raises(CheckpointError, match=rf"weird.*{fault}|{fault}.*weird"):
         check_safetensors(tmp_path)
+
+
+def test_a_single_file_beside_an_index_is_refused(sharded: Path) -> None:
+    """Loaders choose between the two in silence, and they may differ."""
+    save_file({"a": torch.zeros(4, 4)}, sharded / "model.safetensors")
+    with pytest.raises(
+        CheckpointError,
+        match=rf"both model\.safetensors and {INDEX}.* one\.safetensors",
+    ):
+        check_safetensors(sharded)
+
+
+def test_an_index_may_name_the_single_file(tmp_path: Path) -> None:
+    """Then there is one model only."""
+    save_file({"a": torch.ones(4)}, tmp_path / "model.safetensors")
+    write_index(tmp_path, {"a": "model"})
+    assert check_safetensors(tmp_path).tensors == {"a": ("F32", (4,))}
+
+
+def test_a_tensor_named_twice_is_refused(tmp_path: Path) -> None:
+    """In one header or in the index; JSON readers take either one."""
+    entry = '"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}'
+    raw(tmp_path, f"{{{entry}, {entry}}}".encode(), b"\0" * 16)
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors.*'a' is there twice"
+    ):
+        check_safetensors(tmp_path)
+    (tmp_path / INDEX).write_text('{"weight_map": {"a": "b", "a": "c"}}')
+    with pytest.raises(CheckpointError, match=r"index\.json.*'a' is there twice"):
+        check_safetensors(tmp_path)
+
+
+def test_errors_stay_short(tmp_path: Path) -> None:
+    """Whatever the header holds, it does not fill the terminal."""
+    for header in (
+        {"x" * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+        {"x": {"dtype": "y" * 100_000}},
+        {"x": {"dtype": "F32", "shape": [10**4000] * 60, "data_offsets": [0, 4]}},
+        {"x": {"dtype": "F32", "shape": [1], "data_offsets": [10**4000, 10**4000]}},
+        {"x": {"dtype": "U8", "shape": [0], "data_offsets": [10**4000, 10**4000]}},
+    ):
+        raw(tmp_path, json.dumps(header).encode())
+        with pytest.raises(CheckpointError) as caught:
+            check_safetensors(tmp_path)
+        assert len(str(caught.value)) < 500

@@ -62,6 +62,38 @@ def test_broken_conversion_is_done_again(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("content", ["", "{}", "\0" * 64, None])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+    ],
+)
+def test_conversion_with_a_broken_json_file_is_done_again(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    """After a loss of power a file may be there and empty."""
+    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    path = convert(source, tmp_path) / name
+    before = path.read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    assert convert(source, tmp_path) == path.parent
+    assert path.read_bytes() == before
+
+
+def test_a_cache_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    """Named, like a full disk."""
+    source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    (tmp_path / "converted").touch()
+    with pytest.raises(CheckpointError, match=r"cannot be converted into .*converted"):
+        convert(source, tmp_path)
+
+
 def test_conversions_at_once_do_not_meet(tmp_path: Path) -> None:
     """Many converters of one file all end with the same whole directory."""
     source = write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
