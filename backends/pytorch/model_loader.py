@@ -5,6 +5,7 @@ much of, or have in another shape is an error that names it.
 """
 
 import logging
+import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any, Final, cast
 
 import torch
 
+from hybrid.backends.checkpoint.config_sizes import check_config_sizes
 from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collection
 from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.backends.checkpoint.safetensors_index import (
+    INDEX_NAME,
     SafetensorsSummary,
     check_safetensors,
 )
@@ -31,6 +34,15 @@ _FLOATING: Final = {"F64", "F32", "F16", "BF16"}
 _QUANTIZATION_FILES: Final = ("quantize_config.json", "quant_config.json")
 _QUANTIZATION_KEYS: Final = ("quantization_config", "compression_config")
 _MAX_NAMED: Final = 5
+_MAX_MADE_UP: Final = 1 << 26
+"""Numbers beyond what the files hold that may be made before the misfit is reported:
+made in half a second, and more than the buffers of any model."""
+_NAMED_SIZES: Final = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 def load_model(
@@ -69,9 +81,12 @@ def load_model(
     _refuse_quantized(directory, config)
     summary = check_safetensors(directory)
     _refuse_integers(directory, summary)
+    _check_metadata(directory)
+    check_config_sizes(directory / "config.json", config, summary)
     if progress is not None:
         progress("load", 0, summary.num_bytes)
     with paused_garbage_collection():
+        _check_total(directory, summary)
         model, report = _from_pretrained(directory, dtype, attn_implementation)
     _check_report(directory, report)
     model.to(device)
@@ -118,6 +133,46 @@ def _refuse_integers(directory: Path, summary: SafetensorsSummary) -> None:
             )
 
 
+def _check_metadata(directory: Path) -> None:
+    """Say what transformers would call ``KeyError: 'metadata'``."""
+    index = read_json_object(directory / INDEX_NAME)
+    if index is not None and not isinstance(index.get("metadata"), dict):
+        raise CheckpointError(
+            f"{directory / INDEX_NAME} has no object 'metadata', which transformers "
+            'needs; add "metadata": {} to it'
+        )
+
+
+def _check_total(directory: Path, summary: SafetensorsSummary) -> None:
+    """Refuse a config of a much larger model, whose weights would be made up first.
+
+    Smaller differences are reported by name, after loading.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+
+    try:
+        config = AutoConfig.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=False
+        )
+        with _quiet_transformers(), torch.device("meta"):
+            outline = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=False
+            )
+    except Exception as error:  # as below
+        raise _cannot_be_loaded(directory, error) from error
+    needed = sum(map(torch.numel, (*outline.parameters(), *outline.buffers())))
+    held = sum(math.prod(shape) for _, shape in summary.tensors.values())
+    if needed > 2 * held + _MAX_MADE_UP:
+        text_config = config.get_text_config()
+        sizes = ", ".join(
+            f"{name} {getattr(text_config, name, None)}" for name in _NAMED_SIZES
+        )
+        raise CheckpointError(
+            f"{directory} does not fit its config.json; that describes a model of "
+            f"{needed} numbers ({sizes}), the files hold {held}"
+        )
+
+
 def _from_pretrained(
     directory: Path, dtype: str, attn_implementation: str
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -137,10 +192,14 @@ def _from_pretrained(
                 output_loading_info=True,
             )
     except Exception as error:  # transformers raises whatever broke
-        raise CheckpointError(
-            f"{directory} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        raise _cannot_be_loaded(directory, error) from error
     return cast("tuple[torch.nn.Module, dict[str, Any]]", loaded)
+
+
+def _cannot_be_loaded(directory: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{directory} cannot be loaded: {type(error).__name__}: {error}"
+    )
 
 
 @contextmanager

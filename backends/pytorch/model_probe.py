@@ -6,13 +6,14 @@ is run both ways at load: packed, chunked and paged by us; and by transformers' 
 eager attention.
 """
 
+from itertools import chain
 from typing import Final
 
 import torch
 from transformers import PreTrainedModel
 
 from hybrid.backends.interface import KVSpec
-from hybrid.scheduler.errors import HybridError, UnsupportedFeature
+from hybrid.scheduler.errors import CheckpointError, HybridError, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, StepPlan
 from hybrid.scheduler.sampling_params import SamplingParams
@@ -37,7 +38,9 @@ def probe_model(model: PreTrainedModel, spec: KVSpec) -> None:
     """Run two short sequences paged and unpaged.
 
     Raises:
-        UnsupportedFeature: the answers differ, or a layer does not attend through us.
+        UnsupportedFeature: the answers differ, or are no numbers although all
+            parameters are, or a layer does not attend through us.
+        CheckpointError: a parameter is not finite; names it.
     """
     name = type(model).__name__
     try:
@@ -72,8 +75,23 @@ def _relative_error(model: PreTrainedModel, spec: KVSpec) -> float:
         unpaged = torch.cat([_unpaged_logits(model, ids) for ids in (_FIRST, _SECOND)])
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
+    if not unpaged.isfinite().all():
+        raise _not_finite(model)
     difference = (paged - unpaged).norm() / unpaged.norm().clamp_min(1e-12)
     return float(difference)
+
+
+def _not_finite(model: PreTrainedModel) -> HybridError:
+    """Say which weight made the answer infinite or no number, if one did."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    what = f"the logits of {type(model).__name__} in {dtype} are not finite"
+    for name, weight in chain(model.named_parameters(), model.named_buffers()):
+        if weight.is_floating_point() and not weight.isfinite().all():
+            return CheckpointError(f"{what}: {name} holds what is no finite number")
+    return UnsupportedFeature(
+        f"{what} although every parameter is: config.json asks for something "
+        f"impossible (as in rms_norm_eps), or its numbers are too large for {dtype}"
+    )
 
 
 def _unpaged_logits(model: PreTrainedModel, ids: tuple[int, ...]) -> torch.Tensor:

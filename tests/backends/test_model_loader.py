@@ -1,6 +1,7 @@
 """Hugging Face directories become models whose every parameter is the file's."""
 
 import gc
+import json
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,67 @@ def test_broken_config_is_an_error(
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(CheckpointError, match=fault):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("num_hidden_layers", 10**6, "files hold 21 tensors in all"),
+        ("vocab_size", 10**10, "largest dimension of any tensor in the files is 320"),
+        ("hidden_size", 10**6, "largest dimension"),
+        ("intermediate_size", 10**30, "largest dimension"),
+        ("num_attention_heads", 10**6, "largest dimension"),
+        ("head_dim", 10**9, "largest dimension"),
+    ],
+)
+def test_sizes_beyond_the_files_are_refused_before_building(
+    tmp_path: Path, key: str, value: int, fault: str
+) -> None:
+    """The error names the key, its value and what the files hold."""
+    save(tmp_path, make_model("llama"))
+    change_config(tmp_path, **{key: value})
+    with pytest.raises(
+        CheckpointError, match=rf"config\.json: {key} is {value}.*{fault}"
+    ):
+        load(tmp_path)
+
+
+def test_sizes_of_a_text_config_are_checked_too(tmp_path: Path) -> None:
+    """Where a model of text and images keeps them."""
+    save(tmp_path, make_model("llama"))
+    change_config(tmp_path, text_config={"vocab_size": 10**10})
+    with pytest.raises(CheckpointError, match="vocab_size is 10000000000"):
+        load(tmp_path)
+
+
+def test_a_config_of_a_much_larger_model_is_refused_before_building(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes that config.json lacks are the architecture's, often of billions."""
+    save(tmp_path, make_model("llama"))
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    del config["hidden_size"], config["intermediate_size"]
+    path.write_text(json.dumps(config))
+    monkeypatch.setattr("hybrid.backends.pytorch.model_loader._from_pretrained", None)
+    with pytest.raises(
+        CheckpointError,
+        match=r"model of \d{9} numbers .*hidden_size 4096.*, the files hold 102720",
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("metadata", [None, 5])
+def test_an_index_without_metadata_says_what_to_add(
+    tmp_path: Path, metadata: object
+) -> None:
+    """Not the bare KeyError that transformers raises."""
+    save(tmp_path, make_model("llama"), max_shard_size="40KB")
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text()) | {"metadata": metadata}
+    path.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"index\.json has no object 'metadata'"):
         load(tmp_path)
 
 
