@@ -82,7 +82,10 @@ class Tokenizer:
             chat_templates=templates,
         )
         # A file may load and then fail at every text; say so now, not at a request.
-        tokenizer.decode(tokenizer.encode(_PROBE), skip_special_tokens=False)
+        try:
+            tokenizer.decode(tokenizer.encode(_PROBE), skip_special_tokens=False)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path / 'tokenizer.json'}: {error}") from error
         return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
