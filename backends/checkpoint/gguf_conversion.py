@@ -7,24 +7,19 @@ convert at once do not meet. Everything after this sees Hugging Face directories
 
 import contextlib
 import hashlib
-import json
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import structlog
 
 from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import CheckpointError, ConfigError
 
-from .gguf_config import gguf_config
-from .gguf_header import GGUFHeader, read_gguf_header
-from .gguf_tokenizer_files import write_gguf_tokenizer
-from .gguf_weights import write_gguf_weights
 from .json_file import read_json_object
 from .model_source import CheckpointFormat, ModelSource
 from .safetensors_index import check_safetensors
@@ -77,11 +72,12 @@ def convert_gguf(
         raise CheckpointError(f"{source.path} is no file")
     target = cache_dir / _directory_name(source, dtype)
     if not _is_whole(target):
-        header = read_gguf_header(source.path)
-        config = gguf_config(header, dtype)
+        # Only here: what reads a GGUF is no part of a start from a converted one.
+        from .gguf_directory import write_gguf_directory  # noqa: PLC0415
+
         try:
             with _working_directory(cache_dir) as working:
-                _write(header, config, working, progress)
+                write_gguf_directory(source.path, dtype, working, progress)
                 _move_into_place(working, target)
         except OSError as error:
             raise CheckpointError(
@@ -146,31 +142,12 @@ def _check_json_files(directory: Path) -> None:
             raise CheckpointError(f"{directory / name} lacks {key}")
         files[name] = value
     config, generation = files["config.json"], files["generation_config.json"]
-    for key in _ENDS:  # _write takes them from there
+    for key in _ENDS:  # the conversion takes them from there
         if config.get(key) != generation.get(key):
             raise CheckpointError(
                 f"{directory}: {key} differs between generation_config.json and "
                 "config.json"
             )
-
-
-def _write(
-    header: GGUFHeader,
-    config: dict[str, object],
-    directory: Path,
-    progress: ProgressCallback | None,
-) -> None:
-    # The cheap parts first: most faulty files fail here.
-    num_tokens = write_gguf_tokenizer(header, directory)
-    if num_tokens > cast("int", config["vocab_size"]):
-        raise CheckpointError(
-            f"{header.path}: the tokenizer has {num_tokens} tokens, token_embd.weight "
-            f"has {config['vocab_size']} rows"
-        )
-    generation = json.loads((directory / "generation_config.json").read_text())
-    config |= {key: generation.get(key) for key in _ENDS}
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_gguf_weights(header, config, directory / "model.safetensors", progress)
 
 
 def _move_into_place(working: Path, target: Path) -> None:
