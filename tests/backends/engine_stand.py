@@ -110,6 +110,7 @@ def load_torch(
     *,
     num_threads: int = 1,
     max_model_len: int | None = None,
+    device: str = "cpu",
     **options: Any,
 ) -> Loaded:
     """Load a directory into the torch executor in float32, on a fixed thread count."""
@@ -119,6 +120,7 @@ def load_torch(
         block_size=block_size,
         num_threads=num_threads,
         max_model_len=max_model_len,
+        device=device,
         options=options,
     )
     source = ModelSource("tiny", folder, CheckpointFormat.HF_DIRECTORY)

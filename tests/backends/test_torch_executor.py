@@ -121,6 +121,17 @@ def test_samples_share_a_prompt_and_part_without_harm(models: Models) -> None:
         assert [list(sample.token_ids) for sample in output.outputs] == [ids] * 3
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_cuda_gives_the_same_tokens(models: Models, tmp_path: Path, kind: str) -> None:
+    """The same code on a GPU: chunks, decode, prefix reuse and preemption."""
+    _, expected = models
+    loaded = load_torch(write_model(tmp_path, kind), 16, device="cuda")
+    engine = loaded.engine(num_blocks=9, max_prefill_chunk_tokens=7)
+    assert ids_of(run(engine, PROMPTS, PARAMS)) == expected(kind)
+    assert engine.stats().preemptions_total > 0
+
+
 @pytest.mark.parametrize("kind", ["mamba", "bloom", "gpt_oss"])
 def test_a_model_that_paging_would_break_is_refused(tmp_path: Path, kind: str) -> None:
     """Recurrent state, position biases and sinks are named, never ignored."""

@@ -143,8 +143,8 @@ def test_near_identical_prompts_do_not_talk_across(llm: LLM) -> None:
 def test_a_cached_prompt_gives_the_cold_answer(llm: LLM) -> None:
     """Same ids cold, warm and after other traffic; log-probabilities to a bound."""
     rng = np.random.default_rng(5)
-    prompts = [rng.integers(100, 40000, n).tolist() for n in rng.integers(8, 60, 12)]
-    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
+    prompts = [rng.integers(100, 40000, n).tolist() for n in rng.integers(8, 60, 40)]
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=0)
     assert llm.llm_engine.reset_prefix_cache()
     cold = llm.generate(prompts, params)
     warm = llm.generate(prompts, params)
