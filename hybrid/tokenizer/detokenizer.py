@@ -40,7 +40,10 @@ class IncrementalDetokenizer:
     within a character ends with one U+FFFD, given out by ``finish``. A character begun
     by the prompt is shown by the answer that completes it.
 
-    Work per token is bounded: only the last few tokens are decoded again.
+    Work per token is bounded: only the last few tokens are decoded again. Hence one
+    limit of decoders with byte fallback: right after other bytes, a U+2581 spelled in
+    bytes (their space) may be missing, and after a U+FFFD spelled in bytes (a character
+    like any other there) an unfinished character may show as U+FFFD too early.
     """
 
     # The window that is decoded: tokens whose text is out, then pending ones.

@@ -109,10 +109,13 @@ def test_any_text_comes_back_from_byte_level_tokens(prompt: str, answer: str) ->
     assert without_replacement("".join(deltas)) == without_replacement(answer)
 
 
+# Without the two characters of the limit that the detokeniser names.
 SP_IDS = st.lists(
     st.one_of(
         st.sampled_from(range(259, SENTENCE_PIECE.get_vocab_size())).map(lambda i: [i]),
-        st.characters(exclude_categories=["Cs"]).map(lambda c: as_bytes(c.encode())),
+        st.characters(exclude_categories=["Cs"], exclude_characters="\u2581\ufffd").map(
+            lambda c: as_bytes(c.encode())
+        ),
         st.sampled_from([[1], [2]]),
     ),
     max_size=20,
