@@ -88,7 +88,7 @@ class IncrementalDetokenizer:
         """End the answer; returns the held rest, an unfinished character as U+FFFD."""
         text = self._pending_text
         start = self._start_of_new(text)
-        stable = len(text) - _num_held(text)
+        stable = len(text) - self._num_held(text)
         self._keep_as_context([])
         is_unfinished = max(start, stable) < len(text)
         return text[start:stable] + (REPLACEMENT if is_unfinished else "")
@@ -114,7 +114,7 @@ class IncrementalDetokenizer:
             new_text = text[self._start_of_new(text) :]
             self._keep_as_context(end)
             return new_text
-        stable = max(len(text) - _num_held(text), self._num_given)
+        stable = max(len(text) - self._num_held(text), self._num_given)
         new_text = text[self._start_of_new(text) : stable]
         self._num_given = stable
         if len(self._pending) > self._max_pending:
@@ -213,12 +213,16 @@ class IncrementalDetokenizer:
                 self._pending_text = self._text_of(self._pending)
                 return
 
+    def _num_held(self, text: str) -> int:
+        """Replacement characters at the end of ``text`` that may yet become others.
+
+        At the start of a text one more: a stripped first space, as a byte, turns into
+        U+FFFD too once a broken byte follows.
+        """
+        limit = _MAX_HELD if self._context_text else _MAX_HELD + 1
+        return min(len(text) - len(text.rstrip(REPLACEMENT)), limit)
+
     def _decode(self, token_ids: list[int]) -> str:
         return self._decoder.decode(
             token_ids, skip_special_tokens=self._skip_special_tokens
         )
-
-
-def _num_held(text: str) -> int:
-    num_replacements = len(text) - len(text.rstrip(REPLACEMENT))
-    return min(num_replacements, _MAX_HELD)

@@ -272,3 +272,12 @@ def test_characters_split_over_tokens_without_end_stay_right_and_bounded() -> No
     deltas = [detokenizer.push([i]) for i in (0, *[2] * 500, 1)]
     assert deltas == ["", *["é"] * 501]
     assert decoder.num_tokens <= 150 * 502
+
+
+@pytest.mark.parametrize("prompt", [[], as_bytes(b" ")])
+def test_a_first_space_in_bytes_spoils_no_character_after_it(prompt: list[int]) -> None:
+    """A stripped space is a broken byte, too, until the character is whole."""
+    answer = as_bytes("\U00010000".encode())
+    if not prompt:
+        answer = [*as_bytes(b" "), *answer]
+    assert text_of(SENTENCE_PIECE, answer, prompt=prompt) == "\U00010000"
