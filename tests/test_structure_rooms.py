@@ -53,7 +53,8 @@ def test_import_contracts_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0, capsys.readouterr().out
 
 
-def _rooms_imported_by(path: Path) -> list[str]:
+def _absolute_imports(path: Path) -> list[tuple[str, str]]:
+    """Every module that a file imports by its whole name: (place, name)."""
     found = []
     for node in ast.walk(parse(path)):
         names: list[str] = []
@@ -61,17 +62,19 @@ def _rooms_imported_by(path: Path) -> list[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module or ""]
-        found += [
-            f"{place(path, node)}: {name}"
-            for name in names
-            if name.partition(".")[0] in ROOMS
-        ]
+        found += [(place(path, node), name) for name in names]
     return found
 
 
 def test_nobody_imports_a_room_by_its_bare_name() -> None:
     """A bare room import would be a second copy of every class of that room."""
-    assert not [line for path in python_files() for line in _rooms_imported_by(path)]
+    bare = [
+        f"{where}: {name}"
+        for path in python_files()
+        for where, name in _absolute_imports(path)
+        if name.partition(".")[0] in ROOMS
+    ]
+    assert not bare
 
 
 def test_relative_imports_stay_inside_their_room() -> None:
@@ -94,20 +97,13 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
     """Whatever module the package gains above the rooms, no room reaches up to it."""
     below = ROOMS[: ROOMS.index(room) + 1]
     allowed = tuple(f"hybrid.{name}" for name in below)
-    upward = []
-    for path in python_files(room):
-        for node in ast.walk(parse(path)):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            upward += [
-                f"{place(path, node)}: {name}"
-                for name in names
-                if name.partition(".")[0] == "hybrid"
-                and not f"{name}.".startswith(tuple(f"{a}." for a in allowed))
-            ]
+    upward = [
+        f"{where}: {name}"
+        for path in python_files(room)
+        for where, name in _absolute_imports(path)
+        if name.partition(".")[0] == "hybrid"
+        and not f"{name}.".startswith(tuple(f"{a}." for a in allowed))
+    ]
     assert not upward
 
 

@@ -12,22 +12,10 @@ from hybrid import (
     SamplingParams,
 )
 from tests.backends.engine_stand import check_whole
-from tests.backends.tiny_checkpoints import make_model, write_gguf
+from tests.backends.tiny_checkpoints import make_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 PROMPTS = ["Hello world", "the quick brown fox", "12345 and"]
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    """A tiny Llama from a GGUF file, converted into a cache of its own."""
-    folder = tmp_path_factory.mktemp("llm")
-    write_gguf(folder / "tiny.gguf", make_model("llama"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HYBRID_CACHE", str(folder / "cache"))
-        return LLM(
-            str(folder / "tiny.gguf"), dtype="float32", num_kv_blocks=64, num_threads=1
-        )
 
 
 def test_text_in_text_out_in_order(llm: LLM) -> None:

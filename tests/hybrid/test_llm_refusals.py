@@ -6,22 +6,10 @@ import pytest
 
 from hybrid import LLM, ConfigError, InvalidRequest, ModelNotFound, SamplingParams
 from tests.backends.engine_stand import check_whole
-from tests.backends.tiny_checkpoints import make_model, write_gguf
+from tests.backends.tiny_checkpoints import make_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 PROMPTS = ["Hello world", "the quick brown fox", "12345 and"]
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    """A tiny Llama from a GGUF file, converted into a cache of its own."""
-    folder = tmp_path_factory.mktemp("llm")
-    write_gguf(folder / "tiny.gguf", make_model("llama"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HYBRID_CACHE", str(folder / "cache"))
-        return LLM(
-            str(folder / "tiny.gguf"), dtype="float32", num_kv_blocks=64, num_threads=1
-        )
 
 
 def test_one_bad_prompt_fails_its_batch_before_anything_runs(llm: LLM) -> None:
