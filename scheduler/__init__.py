@@ -18,6 +18,7 @@ from .errors import (
 from .generate_request import GenerateRequest
 from .interface import FinishReason, Scheduler, SchedulerStats, SequenceUpdate
 from .plan import BlockCopy, ScheduledRequest, SequenceKey, StepPlan
+from .ranking import RankFunction
 from .sampling_params import SamplingParams
 from .scheduler import PagedScheduler
 
@@ -35,6 +36,7 @@ __all__ = [
     "ModelNotFound",
     "OutOfBlocks",
     "PagedScheduler",
+    "RankFunction",
     "RequestTooLong",
     "SamplingFailed",
     "SamplingParams",

@@ -18,14 +18,15 @@ from collections.abc import Sequence
 
 from .admission import check_request
 from .block_manager import BlockManager
-from .config import SchedulerConfig, SchedulingPolicy
+from .config import SchedulerConfig
 from .config_check import check_config
 from .generate_request import GenerateRequest
 from .interface import Scheduler, SchedulerStats, SequenceUpdate
 from .plan import SequenceKey, StepPlan
+from .ranking import RankFunction, choose_rank, rank_request
 from .scheduler_counters import SchedulerCounters
 from .sequence_roster import SequenceRoster
-from .sequence_state import Rank, SequenceState, SequenceStatus
+from .sequence_state import SequenceState, SequenceStatus
 from .step_builder import StepBuilder
 from .stop_check import find_end
 
@@ -33,16 +34,24 @@ from .stop_check import find_end
 class PagedScheduler(Scheduler):
     """Continuous batching with chunked prefill, prefix cache and preemption.
 
-    Under the priority policy a waiting request never evicts a running one by itself; it
-    is next in line, and the lowest priority gives way when blocks run out.
+    A waiting request never evicts a running one by itself, whatever its rank; it is
+    next in line, and the worst-ranked gives way when blocks run out.
+
+    Args:
+        config: its limits.
+        rank: a policy of the caller's own, in place of ``config.policy``; see
+            ``RankFunction``. One that always ranks newcomers first starves the others.
 
     Raises:
         ConfigError: a value is out of range or contradicts another.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(
+        self, config: SchedulerConfig, *, rank: RankFunction | None = None
+    ) -> None:
         check_config(config)
         self._config = config
+        self._rank = choose_rank(config.policy, rank)
         self._manager = BlockManager(config)
         self._roster = SequenceRoster(self._manager)
         self._counters = SchedulerCounters()
@@ -56,10 +65,7 @@ class PagedScheduler(Scheduler):
         """Queue a request, or refuse what can never run; see ``admission``."""
         self._roster.check_unused(request.request_id)
         max_num_tokens = check_request(self._config, request)
-        rank: Rank = (0, 0.0, self._num_added, 0)
-        if self._config.policy is SchedulingPolicy.PRIORITY:
-            priority, arrival_s = int(request.priority), float(request.arrival_time_s)
-            rank = (priority, arrival_s, self._num_added, 0)
+        rank = (rank_request(self._rank, request), self._num_added, 0)
         self._num_added += 1
         self._roster.add(request, rank, max_num_tokens)
 
@@ -277,7 +283,7 @@ class PagedScheduler(Scheduler):
             self._roster.finish(state)
         return SequenceUpdate(
             state.request,
-            state.rank[3],
+            state.rank[2],
             (token_id,),
             state.num_cached_tokens or 0,
             *(end or (None, None)),

@@ -6,9 +6,8 @@ from .block_table import BlockTable
 from .generate_request import GenerateRequest
 from .plan import SequenceKey
 
-Rank = tuple[int, float, int, int]
-"""(priority, arrival_time_s, add order, sample index), the lowest first. Unique. Under
-FCFS the first two are 0."""
+Rank = tuple[tuple[float, ...], int, int]
+"""(the policy's rank, add order, sample index), the lowest first. Unique."""
 
 
 class SequenceStatus(Enum):
@@ -80,7 +79,7 @@ class SequenceState:
     def fork(self, sample_index: int, table: BlockTable) -> "SequenceState":
         """Sample ``sample_index`` of the same prompt, over a forked table."""
         child = SequenceState(
-            self.request, (*self.rank[:3], sample_index), self.max_num_tokens, table
+            self.request, (*self.rank[:2], sample_index), self.max_num_tokens, table
         )
         child.num_samples = 1
         child.status = self.status

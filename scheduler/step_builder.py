@@ -103,7 +103,7 @@ class StepBuilder:
         self._generations.append(
             ScheduledRequest(
                 sequence.request,
-                sequence.rank[3],
+                sequence.rank[2],
                 (sequence.token_ids[-1],),
                 sequence.num_computed_tokens,
                 sequence.table.block_ids,
@@ -127,7 +127,7 @@ class StepBuilder:
             self.owe_rest(sequence)
         entry = ScheduledRequest(
             request=sequence.request,
-            sample_index=sequence.rank[3],
+            sample_index=sequence.rank[2],
             token_ids=tuple(sequence.token_ids[start:end]),
             num_computed_tokens=start,
             block_ids=sequence.table.block_ids,

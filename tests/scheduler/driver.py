@@ -8,6 +8,7 @@ from hybrid.scheduler import (
     FinishReason,
     GenerateRequest,
     PagedScheduler,
+    RankFunction,
     ScheduledRequest,
     SequenceKey,
     SequenceUpdate,
@@ -28,9 +29,15 @@ def never_ending(key: SequenceKey, index: int) -> int:
 class Driver:
     """A scheduler, a fake KV pool, and what is true about every sequence."""
 
-    def __init__(self, draw: Draw = never_ending, **config: Any) -> None:
+    def __init__(
+        self,
+        draw: Draw = never_ending,
+        *,
+        rank: RankFunction | None = None,
+        **config: Any,
+    ) -> None:
         self.config = make_config(**config)
-        self.scheduler = PagedScheduler(self.config)
+        self.scheduler = PagedScheduler(self.config, rank=rank)
         self.draw = draw
         self.kv = FakeKV(self.config.num_blocks, self.config.block_size)
         self.requests: dict[str, GenerateRequest] = {}

@@ -12,7 +12,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hybrid.scheduler import InvalidRequest, SchedulingPolicy, SequenceKey
+from hybrid.scheduler import (
+    GenerateRequest,
+    InvalidRequest,
+    RankFunction,
+    SchedulingPolicy,
+    SequenceKey,
+)
 from tests.scheduler.driver import Driver
 from tests.scheduler.factories import make_request
 
@@ -49,6 +55,20 @@ def configs(draw_from: st.DrawFn) -> dict[str, object]:
     }
 
 
+def by_hash(request: GenerateRequest) -> tuple[float, ...]:
+    """Tuples of any length, as unrelated to order and size as can be."""
+    mixed = crc32(request.request_id.encode())
+    return tuple(float(mixed >> shift & 3) for shift in range(mixed % 4))
+
+
+RANKS: dict[str, RankFunction | None] = {
+    "policy": None,
+    "hash": by_hash,
+    "shortest": lambda request: len(request.prompt_token_ids),
+    "latest": lambda request: -int(request.request_id[1:]),
+}
+"""Policies by name, so that a failing example says which."""
+
 REQUESTS = st.fixed_dictionaries(
     {
         "prompt": st.builds(
@@ -75,10 +95,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     driver: Driver
 
-    @initialize(config=configs())
-    def start(self, config: dict[str, object]) -> None:
-        """Make a scheduler."""
-        self.driver = Driver(draw, **config)
+    @initialize(config=configs(), rank=st.sampled_from(sorted(RANKS)))
+    def start(self, config: dict[str, object], rank: str) -> None:
+        """Make a scheduler of a built-in policy or of one function."""
+        if RANKS[rank] is not None:
+            config = config | {"policy": SchedulingPolicy.FCFS}
+        self.driver = Driver(draw, rank=RANKS[rank], **config)
         self.num_added = 0
 
     @rule(burst=st.lists(REQUESTS, min_size=1, max_size=4))
