@@ -6,6 +6,7 @@ Knows plans and layouts; imports no tensor library.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hybrid.bridge.kv_layout import KVLayout, KVOrder
@@ -58,6 +59,9 @@ class Capabilities:
     prompt_logprobs: bool = True
     speculative_verify: bool = False
     quantization: tuple[str, ...] = ()
+    model_files: tuple[str, ...] = ()
+    """Names of files by which a directory is known as this executor's own compiled
+    form of a model, which it takes beside checkpoints."""
     api_version: tuple[int, int] = API_VERSION
 
 
@@ -75,6 +79,9 @@ class ExecutorConfig:
     """CPU threads; ``None``: leave the library's own choice."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Executor-specific options; an unknown one is a ``ConfigError``."""
+    cache_dir: Path | None = None
+    """Where this executor may keep what it makes of a model (compiled forms); may not
+    exist yet. ``None``: keep nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,16 @@ class KVSpec:
     order: KVOrder
     available_bytes: int
     """Memory free for KV on the executor's device, now, weights being loaded."""
+    cell_bytes: int | None = None
+    """Bytes of one block's K and V in one layer where the executor's cells hold more
+    than ``[head, token, dim]`` (the scales of a quantised cache, in line), so that no
+    ``KVLayout`` describes them."""
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of one block over all layers, K and V."""
+        if self.cell_bytes is not None:
+            return self.num_layers * self.cell_bytes
+        return self.layout(1, block_size).block_bytes
 
     def layout(self, num_blocks: int, block_size: int) -> KVLayout:
         """The layout of a pool of ``num_blocks`` blocks (null block included)."""
@@ -151,8 +168,11 @@ class Executor(ABC):
         """Sizes of the loaded model's KV cache and the memory there is for it."""
 
     @abstractmethod
-    def allocate_kv(self, num_blocks: int) -> KVLayout:
+    def allocate_kv(self, num_blocks: int) -> KVLayout | None:
         """Allocate the pool, null block included; never moved or resized afterwards.
+
+        Returns:
+            Where its bytes lie, or ``None`` if ``kv_spec`` names ``cell_bytes``.
 
         Raises:
             ConfigError: the memory cannot be had; names the bytes.

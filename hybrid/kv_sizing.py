@@ -30,7 +30,7 @@ def choose_num_blocks(
         ConfigError: not even one block fits, or more is asked for than is free; names
             the bytes.
     """
-    block_bytes = spec.layout(1, block_size).block_bytes
+    block_bytes = spec.block_bytes(block_size)
     if config.num_kv_blocks is not None:
         _check_fits((config.num_kv_blocks + 1) * block_bytes, spec)
         return config.num_kv_blocks

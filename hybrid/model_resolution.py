@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import Capabilities, ExecutorConfig, ProgressCallback
 from hybrid.scheduler import ConfigError
 
 from .engine_config import EngineConfig
-from .models.cache import converted_dir
+from .models.cache import converted_dir, executor_cache_dir
 from .models.resolve import resolve_model
 from .nearest_name import nearest_hint
 
@@ -37,7 +38,10 @@ def resolve_options(
     source = None
     if config.model is not None:
         source = resolve_model(
-            config.model, progress=progress, revision=config.revision
+            config.model,
+            progress=progress,
+            revision=config.revision,
+            compiled_files=capabilities.model_files,
         )
     dtype = _resolve_dtype(config.dtype, source, capabilities, device)
     if source is not None and source.format is CheckpointFormat.GGUF:
@@ -55,8 +59,17 @@ def resolve_options(
             max_model_len=config.max_model_len,
             num_threads=config.num_threads,
             options=config.executor_options,
+            cache_dir=_cache_dir(capabilities.name),
         ),
     )
+
+
+def _cache_dir(executor: str) -> Path | None:
+    """Name the executor's folder, or nothing where there is no place for a cache."""
+    try:
+        return executor_cache_dir(executor)
+    except ConfigError:
+        return None
 
 
 def _resolve_dtype(

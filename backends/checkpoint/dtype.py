@@ -45,7 +45,7 @@ def resolve_dtype(
 
 
 def _own_dtype(source: ModelSource) -> str | None:
-    if source.format is not CheckpointFormat.HF_DIRECTORY:
+    if source.format is CheckpointFormat.GGUF:
         return None
     config = read_json_object(source.path / "config.json") or {}
     # Models of text and images keep the language model's settings one level down.

@@ -12,6 +12,9 @@ class CheckpointFormat(StrEnum):
     """A directory with config.json and safetensors (sharded or not)."""
     GGUF = "gguf"
     """One .gguf file: config, weights, tokenizer and chat template."""
+    COMPILED = "compiled"
+    """A directory in the form of one executor (``Capabilities.model_files``), with
+    config.json and the tokenizer's files beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class ModelSource:
                 for file in self.path.iterdir()
                 if file.suffix in {".json", ".safetensors"}
             )
+        elif self.format is CheckpointFormat.COMPILED:
+            files = sorted(file for file in self.path.iterdir() if file.is_file())
         stamps = [
             (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files
         ]

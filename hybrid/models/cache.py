@@ -2,7 +2,8 @@
 
 <cache>/models/<name>/<file>      a known model, verified when it was put there
 <cache>/models/<name>/incoming-*  a fetch that runs, or was killed
-<cache>/converted/                what executors derive from checkpoints
+<cache>/converted/                checkpoints that were read from GGUF
+<cache>/executors/<name>/         what one executor makes of a model
 """
 
 import os
@@ -40,8 +41,13 @@ def model_dir(name: str) -> Path:
 
 
 def converted_dir() -> Path:
-    """Name the folder of what executors derive from checkpoints."""
+    """Name the folder of checkpoints that were read from GGUF."""
     return cache_dir() / "converted"
+
+
+def executor_cache_dir(executor: str) -> Path:
+    """Name the folder of what one executor makes of models."""
+    return cache_dir() / "executors" / executor
 
 
 def cached_file(model: KnownModel) -> Path | None:

@@ -7,6 +7,7 @@ owner/name                                        the Hugging Face hub
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ def resolve_model(
     *,
     progress: "ProgressCallback | None" = None,
     revision: str | None = None,
+    compiled_files: Sequence[str] = (),
 ) -> ModelSource:
     """Find a model's files, fetching them if they are not here.
 
@@ -39,6 +41,8 @@ def resolve_model(
             which ``./name`` reaches.
         progress: told of what is fetched, in bytes.
         revision: branch, tag or commit on the hub; ignored for anything else.
+        compiled_files: names of files that make a directory the chosen executor's own
+            compiled form.
 
     Raises:
         ModelNotFound: nothing answers to the name; lists what was tried.
@@ -55,14 +59,14 @@ def resolve_model(
         return ModelSource(known.name, path, CheckpointFormat.GGUF)
     path = _expand_home(name)
     if path.exists():
-        return _from_path(name, path)
+        return _from_path(name, path, compiled_files)
     if not is_hub_id(name):
         raise _not_found(name, "not of the form owner/name, so not a Hugging Face id")
     try:
         folder = fetch_from_hub(name, revision=revision, progress=progress)
     except ModelNotFound as error:
         raise _not_found(name, str(error).removeprefix(f"{name}: ")) from error
-    return _from_path(name, folder)
+    return _from_path(name, folder, compiled_files)
 
 
 def _expand_home(name: str) -> Path:
@@ -74,8 +78,10 @@ def _expand_home(name: str) -> Path:
         ) from error
 
 
-def _from_path(name: str, path: Path) -> ModelSource:
+def _from_path(name: str, path: Path, compiled_files: Sequence[str]) -> ModelSource:
     if path.is_dir():
+        if any((path / file).is_file() for file in compiled_files):
+            return ModelSource(name, path, CheckpointFormat.COMPILED)
         return _from_directory(name, path)
     if path.suffix == ".gguf" or _starts_as_gguf(path):
         return ModelSource(name, path, CheckpointFormat.GGUF)
