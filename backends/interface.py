@@ -14,7 +14,7 @@ from hybrid.scheduler.plan import StepPlan
 
 from .checkpoint.model_source import ModelSource
 
-API_VERSION: Final = (0, 1)
+API_VERSION: Final = (1, 0)
 """(major, minor) of this contract: majors must be equal, a backend's minor no newer."""
 
 ProgressCallback = Callable[[str, int, int], None]

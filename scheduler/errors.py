@@ -67,6 +67,13 @@ class ConfigError(HybridError):
     """An option of the engine is unknown, out of range, or contradicts another."""
 
 
+class PluginError(ConfigError):
+    """A plugin that was asked for by name cannot be had; says what broke.
+
+    Also raised within a plugin whose descriptors are malformed: that refuses it.
+    """
+
+
 class UnsupportedFeature(HybridError):
     """The chosen executor cannot do what was asked; the message names both."""
 
