@@ -8,6 +8,9 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 ROOMS: Final = ("scheduler", "bridge", "backends")
 PACKAGE_FOLDERS: Final = (*ROOMS, "hybrid")
+"""What the wheel of the engine holds."""
+PLUGINS: Final = "plugins"
+"""The folder of the distributions beside it."""
 _NOT_OURS: Final = {"build", "dist", "shared", "__pycache__"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -9,7 +9,14 @@ import pytest
 from hybrid.cli.app import app
 from hybrid.engine_config import EngineConfig
 from hybrid.scheduler.sampling_params import SamplingParams
-from tests.source_tree import ROOT, parse, place, public_definitions, python_files
+from tests.source_tree import (
+    PLUGINS,
+    ROOT,
+    parse,
+    place,
+    public_definitions,
+    python_files,
+)
 
 
 def _documents() -> str:
@@ -54,7 +61,7 @@ def _is_overload(node: ast.AST) -> bool:
 def test_tests_say_what_they_state() -> None:
     """A test's docstring is a sentence, not a repetition of its name."""
     thin = []
-    for path in python_files("tests"):
+    for path in python_files("tests", PLUGINS):
         for name, node in public_definitions(parse(path).body):
             text = ast.get_docstring(node) or ""
             if name.startswith("test_") and len(text.split()) < 4:

@@ -28,7 +28,7 @@ def test_the_package_is_typed() -> None:
 
 def test_scripts_can_be_run() -> None:
     """CI's scripts are executable and stop at the first failure."""
-    for name in ("run", "lint"):
+    for name in ("run", "lint", "plugins"):
         path = ROOT / ".ci" / name
         assert os.access(path, os.X_OK)
         assert "set -euo pipefail" in path.read_text("utf-8")

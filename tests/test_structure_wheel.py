@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import PACKAGE_FOLDERS, ROOMS, ROOT, python_files
+from tests.source_tree import PACKAGE_FOLDERS, PLUGINS, ROOMS, ROOT, python_files
 
-_BESIDES = ("pyproject.toml", "README.md", "LICENSE", "tests", *PACKAGE_FOLDERS)
+_BESIDES = ("pyproject.toml", "README.md", "LICENSE", "tests", PLUGINS)
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
@@ -33,7 +33,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project, links kept, that a build may write into."""
     copy = tmp_path_factory.mktemp("tree") / "project"
     copy.mkdir()
-    for name in _BESIDES:
+    for name in (*_BESIDES, *PACKAGE_FOLDERS):
         source = ROOT / name
         if source.is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -62,7 +62,7 @@ def expected_names() -> set[str]:
 
 
 def test_wheel_has_one_top_level_name(wheel_names: set[str]) -> None:
-    """Installing takes no name but ``hybrid``, so no room and no test, from anyone."""
+    """Installing takes no name but ``hybrid``: no room, no test, no plugin."""
     assert {name.partition("/")[0] for name in wheel_names} == {"hybrid"}
 
 

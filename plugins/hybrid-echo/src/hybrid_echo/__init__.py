@@ -1,0 +1,1 @@
+"""The smallest complete plugin: an executor and a scheduling policy."""

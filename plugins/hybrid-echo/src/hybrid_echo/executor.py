@@ -1,0 +1,111 @@
+"""An executor without a model: it repeats the prompt, reading it out of its KV cache.
+
+Where a real one keeps K and V, this one keeps the token ids themselves. All the rest is
+as in a real one: block copies, writes by slot, reads through the block table.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.api import (
+    Capabilities,
+    ConfigError,
+    Executor,
+    ExecutorConfig,
+    ForwardResult,
+    KVLayout,
+    KVOrder,
+    KVSpec,
+    ModelInfo,
+    ModelSource,
+    ProgressCallback,
+    ScheduledRequest,
+    StepPlan,
+    csr_block_table,
+    pack_batch,
+    slot_mapping,
+)
+
+DEFAULT_VOCAB_SIZE: Final = 512
+
+
+class EchoExecutor(Executor):
+    """Repeats the prompt for ever; option: ``vocab_size`` (512)."""
+
+    def __init__(self) -> None:
+        self._vocab_size = DEFAULT_VOCAB_SIZE
+        self._pool: NDArray[np.int64] = np.empty((0, 1), dtype=np.int64)
+
+    def capabilities(self) -> Capabilities:
+        """What it can do; asked before anything is loaded."""
+        return Capabilities(
+            name="echo",
+            description="repeats the prompt, read back through the block table",
+            devices=("cpu",),
+            dtypes=("float32",),
+            fast_dtypes={"cpu": ("float32",)},
+            block_sizes=(16, 1, 2, 4, 8, 32, 64, 128),
+            # An echo has no opinion of a prompt: the engine refuses to ask for one.
+            prompt_logprobs=False,
+        )
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Check the options, all of them: one that is ignored misleads its user."""
+        del model, progress  # There are no weights.
+        options = dict(config.options)
+        vocab_size = options.pop("vocab_size", DEFAULT_VOCAB_SIZE)
+        if options:
+            raise ConfigError(f"executor echo: unknown option {min(options)!r}")
+        if not isinstance(vocab_size, int) or vocab_size < 1:
+            raise ConfigError(
+                f"executor echo: vocab_size is {vocab_size!r}, must be 1 or more"
+            )
+        self._vocab_size, self._block_size = vocab_size, config.block_size
+        return ModelInfo("echo", vocab_size, max_model_len=4096)
+
+    def kv_spec(self) -> KVSpec:
+        """One layer, one head, one float32 each for K and V: room for an int64."""
+        return KVSpec(
+            num_layers=1,
+            num_kv_heads=1,
+            head_dim=1,
+            dtype="float32",
+            order=KVOrder.LAYER_FIRST,
+            available_bytes=1 << 28,
+        )
+
+    def allocate_kv(self, num_blocks: int) -> KVLayout:
+        """Allocate int64 ``[num_blocks, block_size]``: one token id per slot."""
+        self._pool = np.zeros((num_blocks, self._block_size), dtype=np.int64)
+        return self.kv_spec().layout(num_blocks, self._block_size)
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Copy blocks, write the step's tokens, answer those that want logits."""
+        for copy in plan.block_copies:
+            self._pool[copy.target] = self._pool[copy.source]
+        batch = pack_batch(plan)
+        table = csr_block_table(plan.scheduled, batch.seq_lens, self._block_size)
+        slots = slot_mapping(batch, table, self._block_size)
+        self._pool.reshape(-1)[slots] = batch.input_ids
+        answers = [self._answer(e) for e in plan.scheduled if e.num_logits_rows]
+        logits = np.zeros((len(answers), self._vocab_size), dtype=np.float32)
+        logits[np.arange(len(answers)), answers] = 1.0
+        return ForwardResult(logits=logits)
+
+    def close(self) -> None:
+        """Free the pool; twice is no error."""
+        self._pool = np.empty((0, 1), dtype=np.int64)
+
+    def _answer(self, entry: ScheduledRequest) -> int:
+        """The token one prompt length before the next one."""
+        next_position = entry.num_computed_tokens + len(entry.token_ids)
+        position = next_position - len(entry.request.prompt_token_ids)
+        block_id = entry.block_ids[position // self._block_size]
+        return int(self._pool[block_id, position % self._block_size])
