@@ -6,14 +6,22 @@ from hybrid import LLM, SamplingParams
 from hybrid.api import ConfigError
 
 
-def test_the_answer_is_the_prompt_again_and_again() -> None:
+def test_a_prompt_of_different_tokens_is_repeated() -> None:
     """Through the whole engine, by the plugin's own policy, over many small blocks."""
-    prompts = [[7, 8, 9], [5] * 20, list(range(50))]
+    prompts = [[7, 8, 9], [5], list(range(50))]
     params = SamplingParams(temperature=0, max_tokens=60)
     with LLM(executor="echo", scheduler="shortest-prompt", block_size=4) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
     answers = [list(output.outputs[0].token_ids) for output in outputs]
     assert answers == [(prompt * 60)[:60] for prompt in prompts]
+
+
+def test_a_text_goes_on_as_it_went_on_last() -> None:
+    """Seven was followed by eight, and then, later, by nine."""
+    params = SamplingParams(temperature=0, max_tokens=3)
+    with LLM(executor="echo") as llm:
+        (output,) = llm.generate([[7, 8, 7, 9, 1, 7]], params, use_tqdm=False)
+    assert output.outputs[0].token_ids == (9, 1, 7)
 
 
 def test_the_shortest_prompt_is_served_first() -> None:

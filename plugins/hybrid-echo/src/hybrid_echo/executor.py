@@ -1,7 +1,8 @@
-"""An executor without a model: it repeats the prompt, reading it out of its KV cache.
+"""An executor without a model: it goes on as the text went on before.
 
 Where a real one keeps K and V, this one keeps the token ids themselves. All the rest is
-as in a real one: block copies, writes by slot, reads through the block table.
+as in a real one: block copies, writes by slot, reads through the block table, logits
+that depend on nothing but the tokens up to their row.
 """
 
 from typing import Final
@@ -32,7 +33,7 @@ DEFAULT_VOCAB_SIZE: Final = 512
 
 
 class EchoExecutor(Executor):
-    """Repeats the prompt for ever; option: ``vocab_size`` (512)."""
+    """Repeats a prompt of different tokens for ever; option: ``vocab_size`` (512)."""
 
     def __init__(self) -> None:
         self._vocab_size = DEFAULT_VOCAB_SIZE
@@ -42,13 +43,11 @@ class EchoExecutor(Executor):
         """What it can do; asked before anything is loaded."""
         return Capabilities(
             name="echo",
-            description="repeats the prompt, read back through the block table",
+            description="goes on as the text went on before; no model",
             devices=("cpu",),
             dtypes=("float32",),
             fast_dtypes={"cpu": ("float32",)},
-            block_sizes=(16, 1, 2, 4, 8, 32, 64, 128),
-            # An echo has no opinion of a prompt: the engine refuses to ask for one.
-            prompt_logprobs=False,
+            block_sizes=(16, 1, 4, 32),
         )
 
     def load(
@@ -87,25 +86,31 @@ class EchoExecutor(Executor):
         return self.kv_spec().layout(num_blocks, self._block_size)
 
     def execute(self, plan: StepPlan) -> ForwardResult:
-        """Copy blocks, write the step's tokens, answer those that want logits."""
+        """Copy blocks, write the step's tokens, make one row per wanted logits."""
         for copy in plan.block_copies:
             self._pool[copy.target] = self._pool[copy.source]
         batch = pack_batch(plan)
         table = csr_block_table(plan.scheduled, batch.seq_lens, self._block_size)
         slots = slot_mapping(batch, table, self._block_size)
         self._pool.reshape(-1)[slots] = batch.input_ids
-        answers = [self._answer(e) for e in plan.scheduled if e.num_logits_rows]
-        logits = np.zeros((len(answers), self._vocab_size), dtype=np.float32)
-        logits[np.arange(len(answers)), answers] = 1.0
+        next_ids = [i for entry in plan.scheduled for i in self._next_ids(entry)]
+        logits = np.zeros((len(next_ids), self._vocab_size), dtype=np.float32)
+        logits[np.arange(len(next_ids)), next_ids] = 1.0
         return ForwardResult(logits=logits)
 
     def close(self) -> None:
         """Free the pool; twice is no error."""
         self._pool = np.empty((0, 1), dtype=np.int64)
 
-    def _answer(self, entry: ScheduledRequest) -> int:
-        """The token one prompt length before the next one."""
-        next_position = entry.num_computed_tokens + len(entry.token_ids)
-        position = next_position - len(entry.request.prompt_token_ids)
-        block_id = entry.block_ids[position // self._block_size]
-        return int(self._pool[block_id, position % self._block_size])
+    def _next_ids(self, entry: ScheduledRequest) -> list[int]:
+        """The token after each of the entry's last ``num_logits_rows`` tokens."""
+        context = self._pool[list(entry.block_ids)].reshape(-1)
+        num_tokens = entry.num_computed_tokens + len(entry.token_ids)
+        positions = range(num_tokens - entry.num_logits_rows, num_tokens)
+        return [_next_id(context[: position + 1]) for position in positions]
+
+
+def _next_id(context: NDArray[np.int64]) -> int:
+    """What followed the last token when it stood there before; else the first token."""
+    earlier = np.flatnonzero(context[:-1] == context[-1])
+    return int(context[earlier[-1] + 1] if earlier.size else context[0])

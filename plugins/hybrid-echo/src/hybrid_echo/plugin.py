@@ -16,7 +16,7 @@ def hybrid_register_executors(register: Callable[[ExecutorDescriptor], None]) ->
         ExecutorDescriptor(
             name="echo",
             class_path="hybrid_echo.executor:EchoExecutor",
-            description="repeats the prompt, read back through the block table",
+            description="goes on as the text went on before; no model",
             needs_model=False,
         )
     )
