@@ -5,6 +5,7 @@ or a removal the major. Nothing outside this module and ``hybrid.testing`` is pr
 """
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.free_memory import free_host_memory_bytes
 from hybrid.backends.interface import (
     API_VERSION,
     Capabilities,
@@ -66,6 +67,7 @@ from .plugins.descriptors import (
 from .plugins.engine_events import EngineStarted, EngineStopped, StepFinished
 from .plugins.hookspecs import HookSpecs
 from .plugins.markers import hookimpl
+from .plugins.transformers_model import load_transformers_model
 from .sampler.logits_processor import LogitsProcessor
 
 __all__ = [
@@ -125,7 +127,9 @@ __all__ = [
     "SupportsDLPack",
     "UnsupportedFeature",
     "csr_block_table",
+    "free_host_memory_bytes",
     "hookimpl",
+    "load_transformers_model",
     "pack_batch",
     "padded_block_table",
     "slot_mapping",

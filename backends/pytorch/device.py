@@ -1,12 +1,8 @@
 """What the machine's torch devices are good at, and how much memory they have free."""
 
-from pathlib import Path
-
-import psutil
 import torch
 
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-CGROUP_USE = Path("/sys/fs/cgroup/memory.current")
+from hybrid.backends.free_memory import free_host_memory_bytes
 
 
 def available_devices() -> tuple[str, ...]:
@@ -25,12 +21,7 @@ def fast_dtypes(device: str) -> tuple[str, ...]:
 
 
 def free_memory_bytes(device: torch.device) -> int:
-    """Memory that an allocation could take now: of the GPU, or machine and cgroup."""
+    """Memory that an allocation could take now: of the GPU, or of the host."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
-    if CGROUP_LIMIT.is_file() and CGROUP_USE.is_file():
-        limit = CGROUP_LIMIT.read_text("ascii").strip()
-        if limit.isdecimal():
-            free = min(free, max(0, int(limit) - int(CGROUP_USE.read_text("ascii"))))
-    return free
+    return free_host_memory_bytes()

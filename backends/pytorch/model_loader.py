@@ -119,8 +119,8 @@ def _refuse_quantized(directory: Path, config: dict[str, object]) -> None:
                 if key != "quant_method"
             )
         raise UnsupportedFeature(
-            f"{directory} is quantised ({name}: quant_method {method}; {details}); the "
-            "torch executor runs float32, bfloat16 and float16 weights only"
+            f"{directory} is quantised ({name}: quant_method {method}; {details}); "
+            "float32, bfloat16 and float16 weights can be loaded, no other"
         )
 
 
@@ -128,8 +128,8 @@ def _refuse_integers(directory: Path, summary: SafetensorsSummary) -> None:
     for name, (dtype, _) in summary.tensors.items():
         if name.endswith((".weight", ".bias")) and dtype not in _FLOATING:
             raise UnsupportedFeature(
-                f"{directory}: {name} is stored as {dtype}; the torch executor runs "
-                f"weights stored as {', '.join(sorted(_FLOATING))} only"
+                f"{directory}: {name} is stored as {dtype}; weights stored as "
+                f"{', '.join(sorted(_FLOATING))} can be loaded, no other"
             )
 
 

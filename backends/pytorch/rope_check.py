@@ -36,7 +36,7 @@ def check_rope(config: PreTrainedConfig, max_model_len: int) -> None:
         )
         if max_model_len > original:
             raise UnsupportedFeature(
-                f"executor torch: {config.model_type} has {kind} rotary embeddings, "
+                f"{config.model_type} has {kind} rotary embeddings, "
                 f"whose angles depend on the batch beyond {original} positions; "
                 f"max_model_len is {max_model_len}, must be at most {original}"
             )
