@@ -5,7 +5,7 @@ Holds no state of a request: calls from several threads are safe.
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hybrid.backends.interface import Capabilities
 from hybrid.scheduler import (
@@ -19,7 +19,10 @@ from hybrid.scheduler.shown_value import shown
 
 from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
-from .tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # Text is an extra: without it the engine takes and gives token ids.
+    from .tokenizer.tokenizer import Tokenizer
 
 SLACK: Final = 4
 """Normalisation may merge some characters into one before tokens are made."""
@@ -49,7 +52,7 @@ class InputProcessor:
 
     def __init__(
         self,
-        tokenizer: Tokenizer | None,
+        tokenizer: "Tokenizer | None",
         capabilities: Capabilities,
         *,
         vocab_size: int,
@@ -121,7 +124,7 @@ class InputProcessor:
         self._check_characters(text, self._tokenizer)
         return tuple(self._tokenizer.encode(text))
 
-    def _check_characters(self, text: str, tokenizer: Tokenizer) -> None:
+    def _check_characters(self, text: str, tokenizer: "Tokenizer") -> None:
         """Refuse a text that is too long by far before time is spent on it."""
         limit = self._max_model_len
         if limit is None or len(text) <= limit * SLACK:
