@@ -1,0 +1,198 @@
+"""What an author says about the executor under test, and the fixtures made of it."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import structlog
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.interface import Capabilities, Executor, ExecutorConfig
+from hybrid.executors import create_executor
+from hybrid.plugins.loader import load_plugins
+
+from .answer import Answer
+from .bench import Bench
+from .loaded_executor import LoadedExecutor, load_executor
+from .models import ARCHITECTURES, transformers_answers, write_tiny_model
+from .recomputation import recomputed_answers
+from .workload import CHUNKS, TokenIds, Workload
+
+FindSource = Callable[[str | None], ModelSource | None]
+
+
+class Load(NamedTuple):
+    """One way to load the executor."""
+
+    architecture: str | None
+    block_size: int
+    dtype: str
+
+    @property
+    def label(self) -> str:
+        """For test ids and messages."""
+        model = self.architecture or "no model"
+        return f"{model}, block size {self.block_size}, {self.dtype}"
+
+
+class ExecutorCase:
+    """Attributes to be set, and methods that may be replaced, in a subclass."""
+
+    executor: ClassVar[str | type[Executor]]
+    """A registered name, or a class that is made without arguments."""
+    executor_options: ClassVar[Mapping[str, Any]] = {}
+    architectures: ClassVar[Sequence[str]] = ARCHITECTURES
+    """Of the tiny models, as transformers names them; empty for an executor class that
+    needs no model (of a registered one it is known)."""
+    block_sizes: ClassVar[Sequence[int] | None] = None
+    """``None``: all that it declares."""
+    dtype: ClassVar[str] = "float32"
+    """Of all tests but the one that tries every declared dtype."""
+    device: ClassVar[str | None] = None
+    """``None``: the first that it declares."""
+    num_threads: ClassVar[int | None] = None
+    logit_tolerance: ClassVar[float] = 0.0
+    """0: tokens are equal to the reference's. Above: they may differ where the
+    reference's two highest logits are no farther apart."""
+
+    def make_executor(self) -> Executor:
+        """Make a fresh executor."""
+        if isinstance(self.executor, str):
+            return create_executor(load_plugins(), self.executor, has_model=True)
+        return self.executor()
+
+    def write_model(self, folder: Path, architecture: str) -> ModelSource:
+        """Write a tiny model into a new folder; here: a Hugging Face directory."""
+        write_tiny_model(folder, architecture)
+        return ModelSource(architecture, folder, CheckpointFormat.HF_DIRECTORY)
+
+    def reference(
+        self, loaded: LoadedExecutor, prompts: Sequence[TokenIds], num_tokens: int
+    ) -> list[Answer]:
+        """Continue prompts greedily by other means than the paged loop.
+
+        Here: transformers in float32; without a model, each token by a fresh prefill.
+        """
+        if loaded.source is None:
+            return recomputed_answers(loaded, prompts, num_tokens)
+        return transformers_answers(loaded.source.path, prompts, num_tokens)
+
+    def executor_config(self, load: Load) -> ExecutorConfig:
+        """Choose what the executor is loaded with."""
+        capabilities = self.make_executor().capabilities()
+        return ExecutorConfig(
+            dtype=load.dtype,
+            device=self.device or capabilities.devices[0],
+            block_size=load.block_size,
+            num_threads=self.num_threads,
+            options=self.executor_options,
+        )
+
+    def first_load(self) -> Load:
+        """Choose the load of tests that need one only."""
+        return self._loads(set(), self.make_executor().capabilities())[0]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Spread the tests over what the executor declares."""
+        names = set(metafunc.fixturenames)
+        if not names & {"bench", "chunk"}:
+            return
+        capabilities = self.make_executor().capabilities()
+        if "bench" in names:
+            loads = self._loads(names, capabilities)
+            labels = [load.label for load in loads]
+            metafunc.parametrize(
+                "bench", loads, indirect=True, scope="class", ids=labels
+            )
+        if "chunk" in names:
+            chunks = CHUNKS if capabilities.chunked_prefill else (None,)
+            metafunc.parametrize("chunk", chunks)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def find_source(cls, tmp_path_factory: pytest.TempPathFactory) -> FindSource:
+        """Models by architecture, written when first asked for."""
+
+        @cache
+        def find(architecture: str | None) -> ModelSource | None:
+            if architecture is None:
+                return None
+            folder = tmp_path_factory.mktemp(architecture)
+            return cls().write_model(folder, architecture)
+
+        return find
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def bench(
+        cls, request: pytest.FixtureRequest, find_source: FindSource
+    ) -> Iterator[Bench]:
+        """The executor, loaded in one way; one at a time."""
+        load, case = request.param, cls()
+        executor = case.make_executor()
+        try:
+            loaded = load_executor(
+                executor,
+                find_source(load.architecture),
+                case.executor_config(load),
+                num_blocks=Workload(load.block_size, 1).num_blocks,
+            )
+            yield Bench(
+                loaded,
+                case.reference,
+                label=load.label,
+                tolerance=cls.logit_tolerance,
+            )
+        finally:
+            executor.close()
+
+    @pytest.fixture
+    def every_bench(self, bench: Bench) -> Bench:
+        """The executor with every model and every block size in turn."""
+        return bench
+
+    @pytest.fixture
+    def dtype_bench(self, bench: Bench) -> Bench:
+        """The executor in every dtype that it declares in turn."""
+        return bench
+
+    @pytest.fixture(autouse=True)
+    def _few_events(self) -> Iterator[None]:
+        """Leave a line per step out of the report of what failed."""
+        if structlog.is_configured():
+            yield
+            return
+        warnings_only = structlog.make_filtering_bound_logger(logging.WARNING)
+        structlog.configure(wrapper_class=warnings_only)
+        yield
+        structlog.reset_defaults()
+
+    @pytest.fixture(autouse=True)
+    def _whole_pools(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """No test leaves a request or an owned block behind."""
+        if "bench" not in request.fixturenames:
+            yield
+            return
+        bench: Bench = request.getfixturevalue("bench")
+        yield
+        bench.check_pools()
+
+    def _loads(self, fixtures: set[str], capabilities: Capabilities) -> list[Load]:
+        models = self._models()
+        sizes = self.block_sizes or capabilities.block_sizes
+        if "every_bench" in fixtures:
+            return [Load(model, size, self.dtype) for model in models for size in sizes]
+        dtypes = [self.dtype]
+        if "dtype_bench" in fixtures:
+            dtypes = list(capabilities.dtypes)
+        return [Load(models[0], sizes[0], dtype) for dtype in dtypes]
+
+    def _models(self) -> Sequence[str | None]:
+        needs_model = bool(self.architectures)
+        if isinstance(self.executor, str):
+            entry = load_plugins().executors.find(self.executor)
+            needs_model = entry is None or entry.descriptor.needs_model
+        return self.architectures if needs_model else (None,)

@@ -1,0 +1,152 @@
+"""Requests that are aborted, executors that are closed, models that are nonsense."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.interface import Executor
+from hybrid.engine import HybridEngine
+from hybrid.outputs import RequestOutput
+from hybrid.scheduler import FinishReason, HybridError, StepPlan
+
+from .bench import Bench
+from .engine_run import finish, fresh_ids
+from .executor_case import ExecutorCase, FindSource
+from .loaded_executor import load_executor
+from .workload import GREEDY, TokenIds
+
+
+class LifecycleTests(ExecutorCase):
+    """Ends of all kinds leave the others, and the pool, as they should be."""
+
+    def test_an_aborted_waiting_request_leaves_no_trace(self, bench: Bench) -> None:
+        """It never ran; the one before it is answered."""
+        engine = bench.engine(max_num_seqs=1)
+        _check_abort(bench, engine, 1, lambda plan: bool(plan.scheduled))
+
+    def test_an_aborted_prompt_leaves_no_trace(self, bench: Bench) -> None:
+        """It ends between two chunks of its prompt."""
+        bench.require("chunked_prefill")
+        engine = bench.engine(max_prefill_chunk_tokens=3)
+        _check_abort(bench, engine, 1, lambda plan: plan.step == 1)
+
+    def test_an_aborted_answer_leaves_no_trace(self, bench: Bench) -> None:
+        """It ends while it decodes beside another."""
+        engine = bench.engine()
+        _check_abort(bench, engine, 0, lambda plan: plan.step == 3)
+
+    def test_an_aborted_preempted_request_leaves_no_trace(self, bench: Bench) -> None:
+        """Its blocks were taken, and it never comes back for them."""
+        engine = bench.engine(num_blocks=bench.workload.tight_num_blocks)
+        _check_abort(bench, engine, None, lambda plan: bool(plan.preempted))
+
+    def test_aborting_what_has_ended_changes_nothing(self, bench: Bench) -> None:
+        """Finished, aborted twice, never known: no error, and no harm."""
+        prompts = bench.workload.growing[:2]
+        ids, engine = fresh_ids(2), bench.engine()
+        _add(engine, ids, prompts)
+        assert engine.abort("nobody") is None
+        engine.step()
+        assert engine.abort(ids[1]) is not None
+        assert engine.abort(ids[1]) is None
+        done = finish(engine)
+        assert engine.abort(ids[0]) is None
+        bench.check(prompts[:1], [done[ids[0]]], "beside an abort")
+
+    def test_closing_twice_is_no_error(self, find_source: FindSource) -> None:
+        """Loaded or not, an executor may be closed again."""
+        unloaded = self.make_executor()
+        for executor in (unloaded, self._loaded(find_source)):
+            executor.close()
+            executor.close()
+
+    def test_a_closed_executor_leaves_nothing(self, find_source: FindSource) -> None:
+        """No thread goes on, and nothing holds what was loaded."""
+        before = set(threading.enumerate())
+        executor = self._loaded(find_source)
+        executor.close()
+        left = [t.name for t in threading.enumerate() if t not in before]
+        assert not left, f"threads that close() left: {left}"
+        alive = weakref.ref(executor)
+        del executor
+        gc.collect()
+        holders = [] if alive() is None else gc.get_referrers(alive())
+        kinds = sorted({type(holder).__name__ for holder in holders})
+        assert alive() is None, f"a closed executor is still held, by {kinds}"
+
+    @pytest.mark.parametrize("nonsense", ["missing", "empty", "garbled"])
+    def test_a_model_that_is_none_is_refused(
+        self, tmp_path: Path, nonsense: str
+    ) -> None:
+        """Files that are no model end in an error of ours, with its cause."""
+        self._skip_without_model()
+        folder = tmp_path / nonsense
+        if nonsense != "missing":
+            folder.mkdir()
+        if nonsense == "garbled":
+            (folder / "config.json").write_text("no JSON")
+        source = ModelSource(nonsense, folder, CheckpointFormat.HF_DIRECTORY)
+        self._check_refused(source)
+
+    def test_no_model_is_refused(self) -> None:
+        """An executor that needs a model says so where there is none."""
+        self._skip_without_model()
+        self._check_refused(None)
+
+    def _check_refused(self, source: ModelSource | None) -> None:
+        executor = self.make_executor()
+        config = self.executor_config(self.first_load())
+        try:
+            with pytest.raises(HybridError):
+                executor.load(source, config)
+        finally:
+            executor.close()
+
+    def _skip_without_model(self) -> None:
+        if self.first_load().architecture is None:
+            pytest.skip("this executor needs no model")
+
+    def _loaded(self, find_source: FindSource) -> Executor:
+        load, executor = self.first_load(), self.make_executor()
+        source = find_source(load.architecture)
+        load_executor(executor, source, self.executor_config(load), num_blocks=8)
+        return executor
+
+
+def _add(engine: HybridEngine, ids: list[str], prompts: Sequence[TokenIds]) -> None:
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        engine.add_request(request_id, prompt, GREEDY, stream=False)
+
+
+def _check_abort(
+    bench: Bench,
+    engine: HybridEngine,
+    victim: int | None,
+    is_time: Callable[[StepPlan], bool],
+) -> None:
+    """Abort one of several requests once a plan is so; the others are answered.
+
+    Afterwards the same prompt is answered by the same engine: its blocks are clean.
+    ``victim`` is an index; ``None``: whom that plan preempted.
+    """
+    prompts = bench.workload.growing
+    ids = fresh_ids(len(prompts))
+    _add(engine, ids, prompts)
+    done: dict[str, RequestOutput] = {}
+    while not (bench.recorder.plans and is_time(bench.recorder.plans[-1])):
+        done |= {output.request_id: output for output in engine.step()}
+    if victim is None:
+        victim = ids.index(bench.recorder.plans[-1].preempted[0].request_id)
+    aborted = engine.abort(ids[victim])
+    assert aborted is not None
+    assert aborted.outputs[0].finish_reason is FinishReason.ABORT
+    again = fresh_ids(1)[0]
+    engine.add_request(again, prompts[victim], GREEDY, stream=False)
+    done |= finish(engine)
+    ids[victim] = again
+    bench.check(prompts, [done[request_id] for request_id in ids], "after an abort")

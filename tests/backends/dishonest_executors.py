@@ -1,0 +1,152 @@
+"""Executors that declare, accept or leave behind what they should not."""
+
+import threading
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from hybrid.backends.checkpoint.model_source import ModelSource
+from hybrid.backends.interface import (
+    Capabilities,
+    ExecutorConfig,
+    ModelInfo,
+    ProgressCallback,
+)
+from hybrid.backends.null.executor import NullExecutor
+from hybrid.bridge import KVLayout
+from hybrid.scheduler import ConfigError, StepPlan
+from tests.backends.faulty_executors import Edits, Logits
+
+
+class FalseDtype(Edits):
+    """Declares bfloat16, and gives no numbers in it."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare it."""
+        return replace(super().capabilities(), dtypes=("float32", "bfloat16"))
+
+    def change(self, plan: StepPlan, logits: Logits) -> Logits:
+        """Fail in silence."""
+        del plan
+        return logits * np.float32("nan" if self._config.dtype == "bfloat16" else 1)
+
+
+class FalseBlockSize(NullExecutor):
+    """Declares a block size that it cannot do."""
+
+    def allocate_kv(self, num_blocks: int) -> KVLayout:
+        """Refuse late."""
+        if self._config.block_size == 8:
+            raise ConfigError("blocks of 8 tokens cannot be had")
+        return super().allocate_kv(num_blocks)
+
+
+class SmallPool(NullExecutor):
+    """Says that its pool is smaller than it was asked to be."""
+
+    def allocate_kv(self, num_blocks: int) -> KVLayout:
+        """Take one block off."""
+        return replace(super().allocate_kv(num_blocks), num_blocks=num_blocks - 1)
+
+
+class Anything(tuple[int, ...]):
+    """Holds every number."""
+
+    __slots__ = ()
+
+    def __contains__(self, _: object) -> bool:
+        """Say yes."""
+        return True
+
+
+class Boastful(NullExecutor):
+    """Declares every block size there is."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare them."""
+        return replace(super().capabilities(), block_sizes=Anything((4,)))
+
+
+class Contradictory(NullExecutor):
+    """Is fast in what it cannot do."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare it."""
+        return replace(super().capabilities(), fast_dtypes={"cpu": ("float16",)})
+
+
+class Fickle(NullExecutor):
+    """Declares more once it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_loaded = False
+
+    def capabilities(self) -> Capabilities:
+        """Change one's mind."""
+        return replace(super().capabilities(), speculative_verify=self._is_loaded)
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Remember it."""
+        self._is_loaded = True
+        return super().load(model, config, progress)
+
+
+class AnyOption(NullExecutor):
+    """Takes options that it does not know."""
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Drop them all."""
+        return super().load(model, replace(config, options={}), progress)
+
+
+class ClosesOnce(NullExecutor):
+    """Cannot be closed twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts = ["part"]
+
+    def close(self) -> None:
+        """Take apart what is together."""
+        self._parts.pop()
+        super().close()
+
+
+class Held(NullExecutor):
+    """Is never let go."""
+
+    everyone: ClassVar[list[NullExecutor]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.everyone.append(self)
+
+
+class Threaded(NullExecutor):
+    """Leaves a thread behind."""
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Start one that waits for what never comes."""
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().load(model, config, progress)
+
+
+class AnyModel(NullExecutor):
+    """Needs a model, and fails as its libraries do, or not at all, where it is none."""
