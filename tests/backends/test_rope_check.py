@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hybrid.scheduler import SamplingParams, UnsupportedFeature
-from tests.backends.engine_stand import ids_of, load_torch, reference, run, write_model
+from hybrid.testing import ids_of, run, write_tiny_model
+from tests.backends.engine_stand import load_torch, reference
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPTS = [[1, 2, 3, 4], list(range(60))]
@@ -38,7 +39,7 @@ def test_angles_that_depend_on_the_batch_are_refused(
     tmp_path: Path, rope: dict[str, Any]
 ) -> None:
     """A long neighbour would rotate a short prompt otherwise; the way out is named."""
-    folder = write_model(tmp_path, "llama", rope_parameters=rope)
+    folder = write_tiny_model(tmp_path, "llama", rope_parameters=rope)
     with pytest.raises(UnsupportedFeature, match="must be at most 32"):
         load_torch(folder, 16)
     load_torch(folder, 16, max_model_len=32)
@@ -49,6 +50,6 @@ def test_constant_angles_give_transformers_tokens_beside_any_neighbour(
     tmp_path: Path, rope: dict[str, Any]
 ) -> None:
     """Scaled frequencies that never change are no obstacle."""
-    folder = write_model(tmp_path, "llama", rope_parameters=rope)
+    folder = write_tiny_model(tmp_path, "llama", rope_parameters=rope)
     engine = load_torch(folder, 16).engine(max_prefill_chunk_tokens=16)
     assert ids_of(run(engine, PROMPTS, PARAMS)) == reference(folder, PROMPTS, 8)

@@ -14,7 +14,7 @@ from hybrid import (
     SamplingParams,
 )
 from hybrid.scheduler import StepPlan
-from tests.backends.engine_stand import check_whole, ids_of, run
+from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import FaultyExecutor, make_engine
 from tests.hybrid.serving_stand import collect, read, serve
 

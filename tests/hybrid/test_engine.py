@@ -8,7 +8,7 @@ from hybrid import (
     FinishReason,
     SamplingParams,
 )
-from tests.backends.engine_stand import check_whole, ids_of, run
+from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import VOCAB_SIZE, make_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

@@ -7,7 +7,7 @@ import pytest
 from hybrid import EngineClosed, ExecutorFailed, InvalidRequest, SamplingParams
 from hybrid.output_processor import OutputProcessor
 from hybrid.scheduler import GenerateRequest, SchedulerStats, StepPlan
-from tests.backends.engine_stand import check_whole, ids_of, run
+from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import FaultyExecutor, make_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

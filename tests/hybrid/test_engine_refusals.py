@@ -13,7 +13,7 @@ from hybrid import (
     SamplingParams,
 )
 from hybrid.scheduler import GenerateRequest, StepPlan
-from tests.backends.engine_stand import check_whole, ids_of, run
+from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import VOCAB_SIZE, FaultyExecutor, make_engine
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

@@ -11,7 +11,7 @@ from hybrid import (
     InvalidRequest,
     SamplingParams,
 )
-from tests.backends.engine_stand import check_whole
+from hybrid.testing import check_whole
 from tests.backends.tiny_checkpoints import make_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)

@@ -9,7 +9,8 @@ from hybrid import LLM, SamplingParams
 from hybrid.backends.checkpoint.gguf_conversion import convert_gguf
 from hybrid.models.cache import converted_dir
 from hybrid.models.resolve import resolve_model
-from tests.backends.engine_stand import Loaded, ids_of, load_torch, reference, run
+from hybrid.testing import LoadedExecutor, ids_of, run
+from tests.backends.engine_stand import load_torch, reference
 
 pytestmark = pytest.mark.model
 
@@ -59,14 +60,14 @@ def expected(folder: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module", params=BLOCK_SIZES)
-def loaded(request: pytest.FixtureRequest, folder: Path) -> Loaded:
+def loaded(request: pytest.FixtureRequest, folder: Path) -> LoadedExecutor:
     """The model in the torch executor, for every block size."""
     return load_torch(folder, request.param, num_threads=2)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 17, None])
 def test_greedy_tokens_are_those_of_transformers(
-    loaded: Loaded,
+    loaded: LoadedExecutor,
     prompts: list[list[int]],
     expected: list[list[int]],
     chunk: int | None,
@@ -78,7 +79,7 @@ def test_greedy_tokens_are_those_of_transformers(
 
 
 def test_each_prompt_alone_gives_the_same_tokens(
-    loaded: Loaded, prompts: list[list[int]], expected: list[list[int]]
+    loaded: LoadedExecutor, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
     """No answer depends on what shares the batch."""
     engine = loaded.engine(enable_prefix_caching=False)
@@ -103,7 +104,7 @@ def growing(
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_preempted_requests_give_the_same_tokens(
-    loaded: Loaded,
+    loaded: LoadedExecutor,
     growing: dict[int, tuple[list[list[int]], list[list[int]]]],
     *,
     caching: bool,
