@@ -5,7 +5,7 @@ Knows neither how a model is loaded nor how requests arrive; one thread drives i
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,19 +21,26 @@ from hybrid.scheduler import (
     StepPlan,
 )
 
+from .executors import capabilities_of, close_executor
+from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
+from .plugins.engine_events import EngineStopped, StepFinished
+from .plugins.failure_reason import failure_reason
+from .plugins.lifecycle import LifecycleHooks
 from .prompt import Prompt
+from .result_check import check_result
 from .sampler.sampled_step import SampledStep
 from .sampler.sampler import Sampler
-from .tokenizer.tokenizer import Tokenizer
+from .step_abort import abort_all, close_plan
+
+if TYPE_CHECKING:
+    # Text is an extra: without it the engine takes and gives token ids.
+    from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
-
-CHECK_INTERVAL_S: Final = 60.0
-"""The check walks every block, so an engine that falls idle often does it seldom."""
 
 
 class HybridEngine:
@@ -49,11 +56,12 @@ class HybridEngine:
         executor: Executor,
         *,
         sampler: Sampler,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: "Tokenizer | None" = None,
         block_size: int,
         max_logprobs: int = 20,
         max_model_len: int | None = None,
         log_requests: bool = True,
+        hooks: LifecycleHooks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compose an engine.
@@ -67,14 +75,16 @@ class HybridEngine:
             max_logprobs: most log-probabilities per position.
             max_model_len: lets a text too long by far be refused unread.
             log_requests: whether a request's end is an INFO event, else DEBUG.
+            hooks: of plugins that watch; ``None``: nobody does.
             clock: monotonic seconds.
         """
         self.scheduler: Final = scheduler
         self.executor: Final = executor
         self.tokenizer: Final = tokenizer
+        self._capabilities: Final = capabilities_of(executor)
         self.input_processor: Final = InputProcessor(
             tokenizer,
-            executor.capabilities(),
+            self._capabilities,
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             max_model_len=max_model_len,
@@ -84,12 +94,16 @@ class HybridEngine:
         self._block_size: Final = block_size
         self._clock: Final = clock
         self._metrics: Final = EngineMetrics()
+        self._hooks: Final = hooks or LifecycleHooks()
         self._outputs: Final = OutputProcessor(
-            tokenizer, self._metrics, log_requests=log_requests, clock=clock
+            tokenizer,
+            self._metrics,
+            log_requests=log_requests,
+            on_finished=self._hooks.request_finished,
+            clock=clock,
         )
-        self._failure: ExecutorFailed | None = None
-        self._is_closed = False
-        self._next_check_s = 0.0
+        self._end_reason: str | None = None
+        self._idle_check: Final = IdleCheck(scheduler, clock)
 
     def add_request(
         self,
@@ -142,32 +156,37 @@ class HybridEngine:
         Raises:
             ExecutorFailed: the step raised; the engine has ended, and so has every
                 request. A draw that is impossible ends its own request alone.
-            BaseException: an interrupt of the executor passes through; the requests of
-                the step are aborted, the engine goes on.
+            KeyboardInterrupt, SystemExit: an interrupt of the executor passes through;
+                the requests of the step are aborted, the engine goes on.
             EngineClosed: it had ended before.
         """
         self._check_open()
         started_s = self._clock()
-        plan = self.scheduler.schedule()
-        self._sampler.release(plan.finished)
-        if not plan.scheduled:
-            assert not self.scheduler.has_unfinished(), "requests wait, none can run"
-            return []
+        try:
+            plan = self.scheduler.schedule()
+            self._sampler.release(plan.finished)
+            if not plan.scheduled:
+                assert not self.scheduler.has_unfinished(), "requests wait, none runs"
+                return []
+        except Exception as error:
+            raise self._fail(self.scheduler, error, None) from error
         try:
             result = self.executor.execute(plan)
+            check_result(result, self._capabilities)
             sampled = self._sampler.sample(plan, result)
-        except Exception as error:
-            raise self._fail(error) from error
-        except BaseException:
-            # An interrupt: what the step wrote is unknown, so its requests end with it.
+        except (KeyboardInterrupt, SystemExit):
+            # What the step wrote is unknown, so its requests end with it.
             self._drop(plan)
             raise
+        except BaseException as error:
+            # Libraries in other languages raise panics that are no Exception.
+            raise self._fail(self.executor, error, plan) from error
         try:
             outputs = self._commit(plan, sampled, started_s)
         except Exception as error:
-            raise self._fail(error) from error
-        self._log_step(plan, started_s)
-        self._check_when_idle()
+            raise self._fail(self.scheduler, error, None) from error
+        self._tell_of_step(plan, started_s)
+        self._idle_check.run_if_due()
         return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -177,14 +196,14 @@ class HybridEngine:
             Its last output (finish reason ``abort``), or ``None`` if it is unknown or
             has ended: no error.
         """
-        if self._is_closed:
+        if self._end_reason is not None:
             return None
         self.scheduler.abort(request_id)
         return self._outputs.end(request_id, FinishReason.ABORT)
 
     def has_unfinished_requests(self) -> bool:
         """Whether ``step`` has anything to do."""
-        return not self._is_closed and self.scheduler.has_unfinished()
+        return self._end_reason is None and self.scheduler.has_unfinished()
 
     def stats(self) -> EngineSnapshot:
         """Counters and gauges of now."""
@@ -196,12 +215,12 @@ class HybridEngine:
 
     def close(self) -> list[RequestOutput]:
         """End every request as aborted and free the executor. Twice is no error."""
-        if self._is_closed:
+        if self._end_reason is not None:
             return []
-        self._is_closed = True
-        outputs = self._outputs.end_all(FinishReason.ABORT)
-        self.executor.close()
+        self._end_reason = "the engine was closed"
+        outputs = self._end_all(FinishReason.ABORT)
         log.info("engine.stopped", num_requests=self._metrics.num_requests)
+        self._tell_of_end(None)
         return outputs
 
     def _commit(
@@ -222,51 +241,59 @@ class HybridEngine:
         """Abort the requests of a step that was cut short, and close its plan."""
         for entry in plan.scheduled:
             self.abort(entry.request.request_id)
-        placeholders = [(0,) * entry.num_samples for entry in plan.scheduled]
-        self.scheduler.update(plan, placeholders)
+        close_plan(self.scheduler, plan)
+
+    def _end_all(
+        self, reason: FinishReason, plan: StepPlan | None = None
+    ) -> list[RequestOutput]:
+        """End the engine with every request."""
+        outputs = self._outputs.end_all(reason)
+        ids = [output.request_id for output in outputs]
+        abort_all(self.scheduler, ids, plan)
+        close_executor(self.executor)
+        return outputs
 
     def _end_failed(self, error: SamplingFailed) -> RequestOutput:
         """End one request whose draw is impossible; the step goes on without it."""
-        log.error("request.failed", request_id=error.request_id, reason=str(error))
+        where = {"request_id": error.request_id, "executor": self._capabilities.name}
+        log.error("request.failed", **where, reason=str(error))
         self.scheduler.abort(error.request_id)
         output = self._outputs.end(error.request_id, FinishReason.ERROR)
         assert output is not None, "a scheduled request has a state"
         return output
 
-    def _check_when_idle(self) -> None:
-        """Check the pool's invariants when nothing runs, at most once a minute."""
-        if self.scheduler.has_unfinished():
-            return
-        now_s = self._clock()
-        if now_s >= self._next_check_s:
-            self._next_check_s = now_s + CHECK_INTERVAL_S
-            self.scheduler.check_integrity()
-
-    def _fail(self, error: Exception) -> ExecutorFailed:
-        """End the engine: what the executor holds can no longer be trusted."""
-        name = self.executor.capabilities().name
+    def _fail(
+        self, part: Executor | Scheduler, error: BaseException, plan: StepPlan | None
+    ) -> ExecutorFailed:
+        """End the engine: what its parts hold can no longer be trusted."""
+        name = f"scheduler {type(part).__name__}"
+        if isinstance(part, Executor):
+            name = f"executor {self._capabilities.name}"
         failure = ExecutorFailed(
-            f"executor {name} failed and the engine has ended: "
-            f"{type(error).__name__}: {error}"
+            f"{name} failed and the engine has ended: {failure_reason(error)}"
         )
-        self._failure = failure
-        self._is_closed = True
-        ended = self._outputs.end_all(FinishReason.ERROR)
-        log.error("executor.failed", executor=name, num_requests_ended=len(ended))
-        self.executor.close()
+        self._end_reason = str(failure)
+        ended = self._end_all(FinishReason.ERROR, plan)
+        log.error("engine.failed", reason=str(failure), num_requests_ended=len(ended))
+        self._tell_of_end(str(failure))
         return failure
 
-    def _check_open(self) -> None:
-        if self._failure is not None:
-            raise EngineClosed(str(self._failure))
-        if self._is_closed:
-            raise EngineClosed("the engine was closed")
+    def _tell_of_end(self, error: str | None) -> None:
+        if self._hooks.engine_stopped:
+            self._hooks.engine_stopped(EngineStopped(error, self._metrics.num_requests))
 
-    def _log_step(self, plan: StepPlan, started_s: float) -> None:
+    def _check_open(self) -> None:
+        if self._end_reason is not None:
+            raise EngineClosed(self._end_reason)
+
+    def _tell_of_step(self, plan: StepPlan, started_s: float) -> None:
+        total_s = self._clock() - started_s
         log.debug(
             "step.finished",
             step=plan.step,
             num_seqs=len(plan.scheduled),
             num_tokens=plan.num_scheduled_tokens,
-            total_s=self._clock() - started_s,
+            total_s=total_s,
         )
+        if self._hooks.step_finished:
+            self._hooks.step_finished(StepFinished(plan, total_s))

@@ -1,6 +1,7 @@
 """Composes an engine from options: finds and loads the model, sizes the pool."""
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -8,20 +9,34 @@ from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import (
     Capabilities,
     Executor,
+    KVSpec,
     ModelInfo,
     ProgressCallback,
 )
-from hybrid.scheduler import ConfigError, Scheduler, SchedulerConfig
+from hybrid.bridge import KVLayout
+from hybrid.scheduler import ConfigError, SchedulerConfig
 
 from .engine import HybridEngine
 from .engine_config import EngineConfig
 from .events import configure_if_unset
-from .executors import check_api_version, create_executor
+from .executors import (
+    call_executor,
+    capabilities_of,
+    close_executor,
+    create_executor,
+)
 from .kv_sizing import choose_num_blocks
+from .logits_processors import make_logits_processors
 from .model_resolution import ResolvedModel, resolve_options
-from .nearest_name import nearest_hint
+from .plugins.engine_events import EngineStarted
+from .plugins.loader import load_plugins
+from .plugins.manager import PluginManager
 from .sampler.sampler import BadWordEncoder, Sampler
-from .tokenizer.tokenizer import Tokenizer
+from .schedulers import make_scheduler
+
+if TYPE_CHECKING:
+    # Text is an extra: without it the engine takes and gives token ids.
+    from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 
@@ -45,60 +60,92 @@ def build_engine(
 
     Raises:
         ConfigError: options contradict each other, the executor or the model.
+        PluginError: a plugin that was asked for by name cannot be had.
+        ExecutorFailed: the executor raised.
         CheckpointError: the model's files are at fault (``ModelNotFound``: absent).
         UnsupportedFeature: the executor cannot run this model.
     """
     configure_if_unset()
-    executor = create_executor(config.executor, has_model=config.model is not None)
+    plugins = _load_plugins(config)
+    executor = create_executor(
+        plugins, config.executor, has_model=config.model is not None
+    )
     try:
-        return _build(config, executor, progress, log_requests=log_requests)
+        parts = _Parts(config, plugins, executor, capabilities_of(executor))
+        return _build(parts, progress, log_requests=log_requests)
     except BaseException:
-        executor.close()
+        close_executor(executor)
         raise
 
 
+def _load_plugins(config: EngineConfig) -> PluginManager:
+    selection = config.plugin_selection
+    plugins = load_plugins(selection)
+    plugins.require(selection.allowed or ())
+    plugins.warn_of_failures()
+    return plugins
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an engine is built from."""
+
+    config: EngineConfig
+    plugins: PluginManager
+    executor: Executor
+    capabilities: Capabilities
+
+
 def _build(
-    config: EngineConfig,
-    executor: Executor,
-    progress: ProgressCallback | None,
-    *,
-    log_requests: bool,
+    parts: _Parts, progress: ProgressCallback | None, *, log_requests: bool
 ) -> HybridEngine:
-    check_api_version(executor.capabilities())
-    resolved = resolve_options(config, executor.capabilities(), progress)
+    config, executor, name = parts.config, parts.executor, parts.capabilities.name
+    resolved = resolve_options(config, parts.capabilities, progress)
     source, executor_config = resolved.source, resolved.executor_config
     # One after the other: transformers cannot be imported by two threads at once.
-    info = executor.load(source, executor_config, progress)
+    info = call_executor(
+        name, executor.load, ModelInfo, source, executor_config, progress
+    )
     tokenizer = _load_tokenizer(config, source)
-    scheduler_config = _size(config, executor, resolved, info)
-    executor.allocate_kv(scheduler_config.num_blocks + 1)
-    sampler = Sampler(
+    limits = _size(parts, resolved, info)
+    call_executor(name, executor.allocate_kv, KVLayout, limits.num_blocks + 1)
+    hooks = parts.plugins.lifecycle_hooks()
+    engine = HybridEngine(
+        make_scheduler(parts.plugins, config.scheduler, limits),
+        executor,
+        sampler=_make_sampler(parts, info, tokenizer),
+        tokenizer=tokenizer,
+        block_size=limits.block_size,
+        max_logprobs=config.max_logprobs,
+        max_model_len=limits.max_model_len,
+        log_requests=log_requests,
+        hooks=hooks,
+    )
+    started = _started(name, resolved, info, limits)
+    _log_started(started)
+    if hooks.engine_started:
+        hooks.engine_started(started)
+    return engine
+
+
+def _make_sampler(
+    parts: _Parts, info: ModelInfo, tokenizer: "Tokenizer | None"
+) -> Sampler:
+    choices = parts.config.logits_processors
+    return Sampler(
         info.vocab_size,
         num_valid_ids=None if tokenizer is None else tokenizer.vocab_size,
-        seed=config.seed,
+        seed=parts.config.seed,
         encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
-        logits_processors=config.logits_processors,
-    )
-    scheduler = _make_scheduler(config, scheduler_config)
-    _log_started(executor.capabilities().name, resolved, info, scheduler_config)
-    return HybridEngine(
-        scheduler,
-        executor,
-        sampler=sampler,
-        tokenizer=tokenizer,
-        block_size=scheduler_config.block_size,
-        max_logprobs=config.max_logprobs,
-        max_model_len=scheduler_config.max_model_len,
-        log_requests=log_requests,
+        logits_processors=make_logits_processors(parts.plugins, choices),
     )
 
 
-def _log_started(
+def _started(
     executor: str, resolved: ResolvedModel, info: ModelInfo, limits: SchedulerConfig
-) -> None:
+) -> EngineStarted:
     source = resolved.source
-    log.info(
-        "engine.started",
+    return EngineStarted(
         model=None if source is None else source.name,
         architecture=info.architecture,
         executor=executor,
@@ -106,20 +153,41 @@ def _log_started(
         dtype=resolved.executor_config.dtype,
         max_model_len=limits.max_model_len,
         block_size=limits.block_size,
-        kv_blocks=limits.num_blocks,
-        kv_tokens=limits.num_blocks * limits.block_size,
+        num_blocks=limits.num_blocks,
+    )
+
+
+def _log_started(started: EngineStarted) -> None:
+    log.info(
+        "engine.started",
+        model=started.model,
+        architecture=started.architecture,
+        executor=started.executor,
+        device=started.device,
+        dtype=started.dtype,
+        max_model_len=started.max_model_len,
+        block_size=started.block_size,
+        kv_blocks=started.num_blocks,
+        kv_tokens=started.num_blocks * started.block_size,
     )
 
 
 def _load_tokenizer(
     config: EngineConfig, source: ModelSource | None
-) -> Tokenizer | None:
+) -> "Tokenizer | None":
     if config.skip_tokenizer_init or source is None:
         return None
+    try:
+        from .tokenizer.tokenizer import Tokenizer  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ConfigError(
+            f"a model's text needs {error.name}: pip install "
+            "'hybrid-llm-engine[torch]', or skip_tokenizer_init=True for token ids"
+        ) from error
     return Tokenizer.from_directory(source.path, chat_template=config.chat_template)
 
 
-def _bad_word_encoder(tokenizer: Tokenizer) -> BadWordEncoder:
+def _bad_word_encoder(tokenizer: "Tokenizer") -> BadWordEncoder:
     def encode(word: str) -> list[tuple[int, ...]]:
         """Spell a word as at the start of a text, and as after a space."""
         texts = (word, " " + word.lstrip(" "))
@@ -129,11 +197,10 @@ def _bad_word_encoder(tokenizer: Tokenizer) -> BadWordEncoder:
     return encode
 
 
-def _size(
-    config: EngineConfig, executor: Executor, resolved: ResolvedModel, info: ModelInfo
-) -> SchedulerConfig:
+def _size(parts: _Parts, resolved: ResolvedModel, info: ModelInfo) -> SchedulerConfig:
     """Settle the limits that depend on the loaded model."""
-    capabilities, chosen = executor.capabilities(), resolved.executor_config
+    config, executor, capabilities = parts.config, parts.executor, parts.capabilities
+    chosen = resolved.executor_config
     max_model_len = config.max_model_len or info.max_model_len
     if max_model_len > info.max_model_len:
         raise ConfigError(
@@ -150,7 +217,7 @@ def _size(
         block_size=chosen.block_size,
         num_blocks=choose_num_blocks(
             config,
-            executor.kv_spec(),
+            call_executor(capabilities.name, executor.kv_spec, KVSpec),
             block_size=chosen.block_size,
             max_model_len=max_model_len,
             device=chosen.device,
@@ -183,21 +250,3 @@ def _allowed(config: EngineConfig, option: str, capabilities: Capabilities) -> b
             f"{option} is True, which executor {capabilities.name} cannot do"
         )
     return is_wanted and is_able
-
-
-def _make_scheduler(config: EngineConfig, limits: SchedulerConfig) -> Scheduler:
-    if callable(config.scheduler):
-        scheduler = config.scheduler(limits)
-        if not isinstance(scheduler, Scheduler):
-            raise ConfigError(
-                f"scheduler made a {type(scheduler).__name__}, must make a Scheduler"
-            )
-        return scheduler
-    if config.scheduler != "paged":
-        raise ConfigError(
-            f"scheduler {config.scheduler!r} is unknown"
-            f"{nearest_hint(config.scheduler, ['paged'])}; there is: paged"
-        )
-    from hybrid.scheduler import PagedScheduler  # noqa: PLC0415 - one of several to come
-
-    return PagedScheduler(limits)

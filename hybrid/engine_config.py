@@ -11,7 +11,9 @@ from hybrid.scheduler import ConfigError, Scheduler, SchedulerConfig
 from hybrid.scheduler.config import SchedulingPolicy
 from hybrid.scheduler.shown_value import shown
 
+from .logits_processors import missing_method
 from .nearest_name import nearest_hint
+from .plugins.selection import PluginSelection, parse_names
 
 SchedulerFactory = Callable[[SchedulerConfig], Scheduler]
 MAX_BYTES: Final = 2**60
@@ -39,6 +41,10 @@ def parse_bytes(value: object) -> object:
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=MAX_BYTES)]
 Count = Annotated[int, Field(ge=1)]
+Names = Annotated[
+    Sequence[str],
+    BeforeValidator(lambda v: parse_names(v) if isinstance(v, str) else v),
+]
 
 
 class EngineConfig(BaseModel):
@@ -63,7 +69,8 @@ class EngineConfig(BaseModel):
     executor_options: Mapping[str, Any] = Field(default_factory=dict)
     """Options of that executor alone."""
     scheduler: str | SchedulerFactory = "paged"
-    """``"paged"``, or a callable from ``SchedulerConfig`` to ``Scheduler``."""
+    """A name (``hybrid plugins``), or a callable from ``SchedulerConfig`` to
+    ``Scheduler``."""
     dtype: str = "auto"
     """Of weights, activations and KV; ``auto`` is the checkpoint's own where the device
     is fast in it."""
@@ -103,7 +110,13 @@ class EngineConfig(BaseModel):
     chat_template: str | None = None
     """A Jinja chat template in place of the model's own."""
     logits_processors: Sequence[Any] = ()
-    """Objects that edit logits rows before penalties (see ``LogitsProcessor``)."""
+    """Objects that edit logits rows before penalties (see ``LogitsProcessor``), or the
+    names of plugins' ones."""
+    plugins: Names | None = None
+    """These plugins alone, each of which must load: names, or a comma list; ``None``:
+    ``HYBRID_PLUGINS``, or whatever is installed."""
+    plugins_disabled: Names | None = None
+    """Plugins that are not to be loaded; ``None``: ``HYBRID_PLUGINS_DISABLED``."""
 
     def __init__(self, **keywords: Any) -> None:
         """Check the keywords of a caller.
@@ -137,16 +150,25 @@ class EngineConfig(BaseModel):
                 f"{num_cpus}, the CPUs of this machine"
             )
         for processor in self.logits_processors:
-            for method in ("applies_to", "apply"):
-                if not callable(getattr(processor, method, None)):
-                    raise ConfigError(
-                        f"logits_processors holds a {type(processor).__name__} without "
-                        f"the method {method}"
-                    )
+            method = missing_method(processor)
+            if method is not None and not isinstance(processor, str):
+                raise ConfigError(
+                    f"logits_processors holds a {type(processor).__name__} without "
+                    f"the method {method}"
+                )
 
     def is_asked_for(self, name: str) -> bool:
         """Whether the caller set an option, be it to its default."""
         return name in self.model_fields_set
+
+    @property
+    def plugin_selection(self) -> PluginSelection:
+        """Which plugins may be loaded, by the options or else by the environment.
+
+        Raises:
+            ConfigError: a plugin is both asked for and disabled.
+        """
+        return PluginSelection.choose(self.plugins, self.plugins_disabled)
 
     @property
     def policy(self) -> SchedulingPolicy:

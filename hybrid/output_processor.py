@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -17,11 +17,15 @@ from hybrid.scheduler import (
 
 from .metrics import EngineMetrics
 from .outputs import Logprob, PositionLogprobs, RequestOutput
+from .plugins.lifecycle import GuardedHook
 from .request_state import RequestState, SampleState
 from .sampler.sampled_step import SampledStep, TokenLogprobs
 from .tokenizer.detokenizer import IncrementalDetokenizer
 from .tokenizer.output_text import OutputText
-from .tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # Text is an extra: without it the engine takes and gives token ids.
+    from .tokenizer.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 
@@ -31,14 +35,16 @@ class OutputProcessor:
 
     def __init__(
         self,
-        tokenizer: Tokenizer | None,
+        tokenizer: "Tokenizer | None",
         metrics: EngineMetrics,
         *,
         log_requests: bool,
+        on_finished: GuardedHook[RequestOutput],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer: Final = tokenizer
         self._metrics: Final = metrics
+        self._on_finished: Final = on_finished
         self._clock: Final = clock
         self._log_finished: Final = log.info if log_requests else log.debug
         self._states: Final[dict[str, RequestState]] = {}
@@ -141,6 +147,8 @@ class OutputProcessor:
             num_cached_tokens=metrics.num_cached_tokens,
             num_preemptions=metrics.num_preemptions,
         )
+        if self._on_finished:
+            self._on_finished(output)
         return output
 
     def _note_plan(self, plan: StepPlan, started_s: float) -> None:

@@ -87,7 +87,11 @@ class ModelNotFound(CheckpointError):
 
 
 class ExecutorFailed(HybridError):
-    """The executor raised in mid-step; the engine has ended and told every request."""
+    """The executor raised, or gave what the contract rules out; the message names it.
+
+    In mid-step the engine has ended and told every request; so it has where its
+    scheduler raised.
+    """
 
 
 class SamplingFailed(ExecutorFailed):

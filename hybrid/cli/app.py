@@ -11,6 +11,7 @@ from .chat import chat
 from .executors import executors
 from .generate import generate
 from .models import models, pull
+from .plugins import plugins
 
 app = Typer(
     name="hybrid",
@@ -42,5 +43,5 @@ def hybrid(
     """One paged scheduler, any executor: run language models."""
 
 
-for _command in (generate, chat, pull, models, executors):
+for _command in (generate, chat, pull, models, executors, plugins):
     app.command()(_command)

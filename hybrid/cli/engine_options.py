@@ -84,25 +84,37 @@ class EngineOptions:
         ),
     ] = None
     enable_prefix_caching: Annotated[
-        bool,
+        bool | None,
         _engine_option(
             "--prefix-caching/--no-prefix-caching",
             help="Whether equal beginnings of prompts are computed once.",
         ),
-    ] = True
+    ] = None
     enable_chunked_prefill: Annotated[
-        bool,
+        bool | None,
         _engine_option(
             "--chunked-prefill/--no-chunked-prefill",
             help="Whether a long prompt may be computed over several steps.",
         ),
-    ] = True
+    ] = None
     scheduling_policy: Annotated[
         str, _engine_option("--scheduling-policy", help="Who is next: fcfs, priority.")
     ] = "fcfs"
     num_threads: Annotated[
         int | None,
         _engine_option("--num-threads", help="CPU threads; the library's own choice."),
+    ] = None
+    scheduler: Annotated[
+        str | None,
+        _engine_option("--scheduler", help="Who decides; `hybrid plugins` lists them."),
+    ] = None
+    plugins: Annotated[
+        str | None,
+        _engine_option("--plugins", help="Load these plugins alone: a comma list."),
+    ] = None
+    plugins_disabled: Annotated[
+        str | None,
+        _engine_option("--plugins-disabled", help="Plugins not to load: a comma list."),
     ] = None
 
 
@@ -113,10 +125,12 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
     Raises:
         HybridError: whatever ``LLM`` raises.
     """
-    keywords = {
+    given = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
     }
+    # What was not given was not asked for: the engine may choose as executors allow.
+    keywords = {name: value for name, value in given.items() if value is not None}
     with show_progress() as progress:
         if progress is not None:
             progress("start", 0, 1)

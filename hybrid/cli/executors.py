@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -19,28 +21,38 @@ def executors(
 ) -> None:
     """List the executors: where each runs, in which dtypes, and what it can do."""
     from hybrid.executors import list_executors  # noqa: PLC0415 - only when it runs
+    from hybrid.plugins.loader import load_plugins  # noqa: PLC0415
 
     # A plugin may log while it is imported; unconfigured, that would go to stdout.
     start_logging(0)
-    entries = list_executors()
+    # It may print, too; stdout is for the list.
+    with redirect_stdout(sys.stderr):
+        plugins = load_plugins()
+        plugins.warn_of_failures()
+        entries = list_executors(plugins)
     if as_json:
-        rows = [_plain(dataclasses.asdict(entry)) for entry in entries]
+        rows = [
+            _plain({**dataclasses.asdict(entry), "available": entry.available})
+            for entry in entries
+        ]
         write_now(json.dumps(rows, indent=2, default=str) + "\n")
         return
-    from rich.table import Table  # noqa: PLC0415 - only where a table is drawn
+    from rich.markup import escape  # noqa: PLC0415 - only where a table is drawn
+    from rich.table import Table  # noqa: PLC0415
 
-    heads = ("name", "available", "devices", "dtypes", "block sizes", "KV order")
-    table = Table(*heads, "can", box=None)
+    heads = ("name", "plugin", "available", "devices", "dtypes", "block sizes")
+    table = Table(*heads, "KV order", "can", box=None)
     for entry in entries:
-        if entry.capabilities is None or not entry.available:
-            reason = entry.reason or "no reason given"
-            table.add_row(entry.name, "no", "-", "-", "-", "-", reason)
+        if entry.capabilities is None:
+            cells = ("-", "-", "-", "-", escape(entry.reason or ""))
         else:
-            table.add_row(entry.name, "yes", *_cells(entry.capabilities))
+            cells = _cells(entry.capabilities)
+        available = "yes" if entry.available else "no"
+        table.add_row(entry.name, entry.plugin, available, *cells)
     print_table(table)
 
 
-def _cells(can: "Capabilities") -> tuple[str, ...]:
+def _cells(can: "Capabilities") -> tuple[str, str, str, str, str]:
     from hybrid.executors import describe_features  # noqa: PLC0415 - only when it runs
 
     return (

@@ -15,6 +15,7 @@ from hybrid.backends.interface import ForwardResult
 from hybrid.scheduler.errors import ExecutorFailed, SamplingFailed, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
+from hybrid.scheduler.shown_value import shown
 
 from .logits_processor import LogitsProcessor
 from .request_sampler import RequestSampler
@@ -265,6 +266,12 @@ class Sampler:
                     f"request {entry.request.request_id!r}: the executor sampled "
                     f"{len(token_ids)} tokens, the plan wants {entry.num_samples}"
                 )
+            for token_id in token_ids:
+                if type(token_id) is not int or not 0 <= token_id < self._num_ids:
+                    raise ExecutorFailed(
+                        f"request {entry.request.request_id!r}: the executor sampled "
+                        f"{shown(token_id)}, must be an id below {self._num_ids}"
+                    )
         for entry, token_ids in zip(plan.scheduled, sampled, strict=True):
             drawer = self._requests[entry.request.request_id]
             if entry.num_samples > 1:

@@ -29,7 +29,7 @@ def test_version_is_the_packages(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["generate", "chat", "pull", "models", "executors", ""]
+    "command", ["generate", "chat", "pull", "models", "executors", "plugins", ""]
 )
 def test_help_explains_every_command(capsys: Captured, command: str) -> None:
     """--help is on stdout and succeeds."""
@@ -121,8 +121,8 @@ def test_an_executor_that_is_not_installed_says_why(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason stands where its abilities would."""
-    entry = ExecutorEntry("far", "somewhere", False, "not installed: far", None)
-    monkeypatch.setattr("hybrid.executors.list_executors", lambda: (entry,))
+    entry = ExecutorEntry("far", "somewhere", "ours", reason="not installed: far")
+    monkeypatch.setattr("hybrid.executors.list_executors", lambda _: (entry,))
     assert run(["executors"]) == 0
     assert "not installed: far" in capsys.readouterr().out
     assert run(["executors", "--json"]) == 0

@@ -10,7 +10,7 @@ from hybrid import LLM, ConfigError, EngineConfig, SamplingParams, UnsupportedFe
 from hybrid.backends.interface import API_VERSION, Capabilities, KVSpec
 from hybrid.backends.null import executor as null_executor
 from hybrid.bridge import KVOrder
-from hybrid.executors import check_api_version
+from hybrid.capability_check import check_capabilities
 from hybrid.kv_sizing import choose_num_blocks
 
 SPEC = KVSpec(
@@ -116,10 +116,10 @@ def test_an_executor_of_another_contract_is_refused() -> None:
     """Majors must be equal, a minor no newer than ours."""
     major, minor = API_VERSION
     accepted: Capabilities = null_executor.CAPABILITIES
-    check_api_version(accepted)
+    check_capabilities(accepted, "null")
     for version in ((major + 1, 0), (major, minor + 1)):
-        with pytest.raises(ConfigError, match=f"API version {version[0]}"):
-            check_api_version(replace(accepted, api_version=version))
+        with pytest.raises(ConfigError, match=f"API version is {version[0]}"):
+            check_capabilities(replace(accepted, api_version=version), "null")
 
 
 def test_a_config_made_by_hand_is_checked_as_well() -> None:

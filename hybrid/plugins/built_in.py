@@ -1,0 +1,55 @@
+"""What comes with the package; registered as a third party's plugin would be."""
+
+from collections.abc import Callable
+from typing import Final
+
+from hybrid._version import __version__
+from hybrid.backends.interface import API_VERSION
+
+from .descriptors import ExecutorDescriptor, SchedulerDescriptor
+from .markers import hookimpl
+from .plugin_record import PluginSource
+
+BUILT_IN: Final = PluginSource("built-in", "hybrid-llm-engine", __version__)
+
+
+class BuiltInPlugin:
+    """The executors ``torch`` and ``null``, the scheduler ``paged``."""
+
+    hybrid_api_version: Final = API_VERSION
+
+    @hookimpl
+    def hybrid_register_executors(
+        self, register: Callable[[ExecutorDescriptor], None]
+    ) -> None:
+        """See ``HookSpecs``."""
+        register(
+            ExecutorDescriptor(
+                "torch",
+                "hybrid.backends.pytorch.executor:TorchExecutor",
+                "transformers' models with paged attention, CPU and CUDA",
+                requires=("torch", "transformers", "safetensors", "gguf"),
+                install_hint="pip install 'hybrid-llm-engine[torch]'",
+            )
+        )
+        register(
+            ExecutorDescriptor(
+                "null",
+                "hybrid.backends.null.executor:NullExecutor",
+                "deterministic hash over the paged cache; for tests and plumbing",
+                needs_model=False,
+            )
+        )
+
+    @hookimpl
+    def hybrid_register_schedulers(
+        self, register: Callable[[SchedulerDescriptor], None]
+    ) -> None:
+        """See ``HookSpecs``."""
+        register(
+            SchedulerDescriptor(
+                "paged",
+                "hybrid.scheduler:PagedScheduler",
+                "chunked prefill, prefix cache, preemption; fcfs or priority",
+            )
+        )

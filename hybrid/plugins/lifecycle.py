@@ -1,0 +1,69 @@
+"""Calls the lifecycle hooks of plugins so that none of them can harm a request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import pluggy
+import structlog
+
+from hybrid.outputs import RequestOutput
+
+from .engine_events import EngineStarted, EngineStopped, StepFinished
+from .failure_reason import failure_reason
+from .plugin_record import PluginSource
+
+log = structlog.get_logger()
+
+Event = TypeVar("Event")
+
+
+class GuardedHook(Generic[Event]):
+    """One hook of all plugins. False where nobody implements it: make no event then.
+
+    pluggy calls all implementations in one loop, which the first exception ends; here
+    each plugin's is called by itself, and one that raises is not called again.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        argument: str = "",
+        calls: Sequence[tuple[PluginSource, pluggy.HookCaller]] = (),
+    ) -> None:
+        """Take each plugin's own caller, in the order of calling."""
+        self._name: Final = name
+        self._argument: Final = argument
+        self._calls: Final = list(calls)
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def __call__(self, event: Event) -> None:
+        """Tell every plugin; raises nothing but what is to end the process."""
+        for call in tuple(self._calls):
+            source, caller = call
+            try:
+                caller(**{self._argument: event})
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - a third party's; a panic in Rust is no Exception
+                self._calls.remove(call)
+                log.warning(
+                    "plugin.hook_failed",
+                    plugin=source.name,
+                    distribution=source.distribution,
+                    version=source.version,
+                    hook=self._name,
+                    reason=failure_reason(error),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleHooks:
+    """The lifecycle hooks of one engine; by default nobody's."""
+
+    engine_started: GuardedHook[EngineStarted] = field(default_factory=GuardedHook)
+    step_finished: GuardedHook[StepFinished] = field(default_factory=GuardedHook)
+    request_finished: GuardedHook[RequestOutput] = field(default_factory=GuardedHook)
+    engine_stopped: GuardedHook[EngineStopped] = field(default_factory=GuardedHook)

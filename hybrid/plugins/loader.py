@@ -1,0 +1,80 @@
+"""Finds the installed plugins and loads those that may be, each on its own.
+
+Not pluggy's ``load_setuptools_entrypoints``: there one import that fails ends the
+loading of all, and the second distribution of a name is passed over in silence.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from .built_in import BUILT_IN, BuiltInPlugin
+from .failure_reason import failure_reason
+from .manager import PluginManager
+from .markers import ENTRY_POINT_GROUP
+from .plugin_record import PluginSource, PluginStatus
+from .selection import PluginSelection
+
+_UNKNOWN: Final = "unknown"
+
+
+def load_plugins(selection: PluginSelection | None = None) -> PluginManager:
+    """Register the built-ins, then every installed plugin that may be loaded.
+
+    What a plugin raises, in its import or after, is noted in the manager's records and
+    harms no other; ``PluginManager.require`` is for those that must be there.
+
+    Args:
+        selection: which may be imported; ``None``: as the environment says.
+
+    Raises:
+        ConfigError: the environment asks for what it disables.
+    """
+    selection = PluginSelection.choose() if selection is None else selection
+    manager = PluginManager()
+    manager.add(BuiltInPlugin(), BUILT_IN)
+    taken = {BUILT_IN.name: BUILT_IN}
+    for source, entry_point in _find(manager):
+        why_not = selection.why_not(source.name)
+        if why_not is not None:
+            manager.leave_out(source, PluginStatus.DISABLED, why_not)
+        elif source.name in taken:
+            first = taken[source.name]
+            why = f"{first.distribution} {first.version} has a plugin of this name, too"
+            manager.leave_out(source, PluginStatus.DUPLICATE, why)
+        else:
+            taken[source.name] = source
+            _load(manager, source, entry_point)
+    return manager
+
+
+def _find(manager: PluginManager) -> list[tuple[PluginSource, EntryPoint]]:
+    """The entry points by name, then distribution: alike on every machine."""
+    try:
+        found = [
+            (_source(point), point) for point in entry_points(group=ENTRY_POINT_GROUP)
+        ]
+    except Exception as error:  # noqa: BLE001 - any installed distribution's metadata
+        source = PluginSource(ENTRY_POINT_GROUP, _UNKNOWN, _UNKNOWN)
+        why = f"entry points cannot be read: {failure_reason(error)}"
+        manager.leave_out(source, PluginStatus.FAILED, why)
+        return []
+    return sorted(
+        found, key=lambda pair: (pair[0].name, pair[0].distribution, pair[1].value)
+    )
+
+
+def _source(entry_point: EntryPoint) -> PluginSource:
+    # A half-removed distribution has neither name nor version.
+    distribution = entry_point.dist
+    name = None if distribution is None else distribution.name
+    version = None if distribution is None else distribution.version
+    return PluginSource(entry_point.name, name or _UNKNOWN, version or _UNKNOWN)
+
+
+def _load(manager: PluginManager, source: PluginSource, point: EntryPoint) -> None:
+    try:
+        manager.add(point.load(), source)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a third party's; a panic in Rust is no Exception
+        manager.leave_out(source, PluginStatus.FAILED, failure_reason(error))
