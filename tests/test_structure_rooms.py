@@ -140,6 +140,14 @@ def test_importing_the_command_line_is_light() -> None:
     assert "hybrid.llm" not in modules
 
 
+@pytest.mark.parametrize("module", ["hybrid.llm", "hybrid.async_engine", "hybrid.api"])
+def test_engine_and_plugins_need_no_text_or_model_library(module: str) -> None:
+    """With an executor that needs no model the core's dependencies suffice."""
+    _, modules = import_in_fresh_process(module)
+    roots = {name.partition(".")[0] for name in modules}
+    assert not roots & (set(_HEAVY) - {"numpy"})
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_importing_a_room_is_light(room: str) -> None:
     """A room by itself imports no model library."""
