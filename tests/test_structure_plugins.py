@@ -10,6 +10,7 @@ import pytest
 
 import hybrid.api
 from hybrid.api import HookSpecs
+from hybrid.testing import ExecutorConformance
 from tests.documents import read_page, shown_files
 from tests.source_tree import PLUGINS, ROOT, parse, place, python_files
 
@@ -86,6 +87,17 @@ def test_the_guide_has_every_field_of_the_seams(name: str) -> None:
     seam = getattr(hybrid.api, name)
     fields = getattr(seam, "_fields", None) or [field.name for field in fields_of(seam)]
     assert not set(fields) - _words_in_code()
+
+
+def test_the_guide_has_every_setting_of_the_kit() -> None:
+    """Each attribute that a subclass of ``ExecutorConformance`` may set."""
+    settings = {
+        name
+        for kind in ExecutorConformance.__mro__
+        for name in inspect.get_annotations(kind)
+    }
+    assert "logit_tolerance" in settings
+    assert not settings - _words_in_code()
 
 
 def test_the_guide_names_no_hook_that_there_is_not() -> None:
