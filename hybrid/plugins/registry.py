@@ -88,7 +88,7 @@ class Registry(Generic[D]):
         for descriptor in offered:
             if not isinstance(descriptor, self._type):
                 raise PluginError(
-                    f"{self.kind}: {shown(descriptor)} was registered, must be a "
+                    f"it registers {shown(descriptor)} as {self.kind}, which is no "
                     f"{self._type.__name__}"
                 )
             taken = self._entries.get(descriptor.name)
