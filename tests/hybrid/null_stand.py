@@ -8,6 +8,7 @@ from typing import Any
 from hybrid import HybridEngine
 from hybrid.backends.interface import ExecutorConfig, ForwardResult
 from hybrid.backends.null.executor import NullExecutor
+from hybrid.plugins.lifecycle import LifecycleHooks
 from hybrid.sampler.logits_processor import LogitsProcessor
 from hybrid.sampler.sampler import Sampler
 from hybrid.scheduler import PagedScheduler, SchedulerConfig, StepPlan
@@ -56,6 +57,7 @@ def make_engine(
     logits_processors: Sequence[LogitsProcessor] = (),
     clock: Callable[[], float] = time.monotonic,
     num_valid_ids: int | None = None,
+    hooks: LifecycleHooks | None = None,
     **limits: Any,
 ) -> HybridEngine:
     """An engine without text; ``limits`` are the scheduler's."""
@@ -77,5 +79,6 @@ def make_engine(
             logits_processors=logits_processors,
         ),
         block_size=block_size,
+        hooks=hooks,
         clock=clock,
     )
