@@ -1,5 +1,6 @@
 """Paged answers are the unpaged ones, however the work is cut up and shared."""
 
+import random
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hybrid.engine import HybridEngine
 from hybrid.outputs import RequestOutput
 
 from .bench import Bench
-from .engine_run import finish, fresh_ids, run
+from .engine_run import check_whole, finish, fresh_ids, run
 from .executor_case import ExecutorCase
 from .workload import GREEDY, TokenIds
 
@@ -77,6 +78,44 @@ class CorrectnessTests(ExecutorCase):
             for _ in range(2)
         )
         assert first == second, f"{bench.label}: two equal runs differ"
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_any_traffic_gives_the_right_tokens(self, bench: Bench, seed: int) -> None:
+        """Arrivals, aborts, chunks and a narrow pool, as they come."""
+        rng, work = random.Random(seed), bench.workload
+        can = bench.capabilities
+        limits: dict[str, Any] = {
+            "num_blocks": work.narrow_num_blocks + rng.randint(0, 4),
+            "max_num_seqs": rng.randint(2, 8),
+        }
+        if can.chunked_prefill:
+            limits["max_num_batched_tokens"] = rng.randint(8, 64)
+        engine = bench.engine(**limits)
+        prompts = rng.choices((*work.prompts, *work.growing), k=24)
+        answered, outputs = _run_traffic(engine, prompts, rng)
+        bench.check(answered, outputs, f"traffic {seed}, {limits}")
+        assert len(answered) >= len(prompts) // 2, "too little was left to be answered"
+
+
+def _run_traffic(
+    engine: HybridEngine, prompts: list[TokenIds], rng: random.Random
+) -> tuple[list[TokenIds], list[RequestOutput]]:
+    """Add and abort at random until all is done: what was answered, and how."""
+    waiting = dict(zip(fresh_ids(len(prompts)), prompts, strict=True))
+    asked = dict(waiting)
+    done: dict[str, RequestOutput] = {}
+    while waiting or engine.has_unfinished_requests():
+        while waiting and rng.random() < 0.4:
+            request_id, prompt = waiting.popitem()
+            engine.add_request(request_id, prompt, GREEDY, stream=False)
+        if rng.random() < 0.1:
+            victim = rng.choice(list(asked))
+            if engine.abort(victim) is not None:
+                del asked[victim]
+        done |= {output.request_id: output for output in engine.step()}
+    check_whole(engine)
+    ids = [request_id for request_id in asked if request_id in done]
+    return [asked[request_id] for request_id in ids], [done[i] for i in ids]
 
 
 def _run_staggered(

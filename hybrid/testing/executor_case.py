@@ -59,10 +59,14 @@ class ExecutorCase:
     reference's two highest logits are no farther apart."""
 
     def make_executor(self) -> Executor:
-        """Make a fresh executor."""
-        if isinstance(self.executor, str):
-            return create_executor(load_plugins(), self.executor, has_model=True)
-        return self.executor()
+        """Make a fresh executor; skip what runs where it is not installed."""
+        if not isinstance(self.executor, str):
+            return self.executor()
+        plugins = load_plugins()
+        entry = plugins.executors.find(self.executor)
+        if entry is not None and entry.descriptor.missing is not None:
+            pytest.skip(f"executor {self.executor}: {entry.descriptor.missing}")
+        return create_executor(plugins, self.executor, has_model=True)
 
     def write_model(self, folder: Path, architecture: str) -> ModelSource:
         """Write a tiny model into a new folder; here: a Hugging Face directory."""
@@ -98,9 +102,13 @@ class ExecutorCase:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Spread the tests over what the executor declares."""
         names = set(metafunc.fixturenames)
-        if not names & {"bench", "chunk"}:
-            return
         capabilities = self.make_executor().capabilities()
+        if self.device is not None and self.device not in capabilities.devices:
+            here = ", ".join(capabilities.devices)
+            pytest.skip(
+                f"no device {self.device} for executor {capabilities.name}, "
+                f"it has {here} here"
+            )
         if "bench" in names:
             loads = self._loads(names, capabilities)
             labels = [load.label for load in loads]

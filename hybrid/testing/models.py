@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from hybrid.scheduler import ConfigError
+
 from .answer import Answer
 
 VOCAB_SIZE: Final = 320
@@ -48,15 +50,12 @@ def write_tiny_model(folder: Path, architecture: str, **overrides: Any) -> Path:
     Returns:
         The folder: a Hugging Face directory in float32, without a tokenizer.
     """
-    import torch  # noqa: PLC0415 - heavy, and not every executor needs it
-    import transformers  # noqa: PLC0415
-
+    torch, transformers = _import_libraries()
     settings = {**_SETTINGS, **OVERRIDES.get(architecture, {}), **overrides}
     config = transformers.AutoConfig.for_model(architecture, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        auto: Any = transformers.AutoModelForCausalLM
-        model = auto.from_config(config).float()
+        model = transformers.AutoModelForCausalLM.from_config(config).float()
         for name, parameter in model.named_parameters():
             if "norm" not in name:
                 torch.nn.init.normal_(parameter, std=0.25)
@@ -71,11 +70,8 @@ def transformers_answers(
     folder: Path, prompts: Sequence[Sequence[int]], num_tokens: int
 ) -> list[Answer]:
     """Greedy continuations by transformers' ``generate`` in float32, one by one."""
-    import torch  # noqa: PLC0415 - see above
-    import transformers  # noqa: PLC0415
-
-    auto: Any = transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(
+    torch, transformers = _import_libraries()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
     answers = []
@@ -101,3 +97,21 @@ def transformers_answers(
             )
         )
     return answers
+
+
+def _import_libraries() -> tuple[Any, Any]:
+    """Import torch and transformers: heavy, and not every executor needs them.
+
+    Raises:
+        ConfigError: one is not installed; says what to do.
+    """
+    try:
+        import torch  # noqa: PLC0415 - see above
+        import transformers  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"tiny models need torch and transformers ({error}): "
+            "pip install 'hybrid-llm-engine[torch]', or replace write_model and "
+            "reference"
+        ) from error
+    return torch, transformers

@@ -1,5 +1,6 @@
 """Draws and log-probabilities depend on the request alone."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -38,6 +39,20 @@ class SamplingTests(ExecutorCase):
         assert tight.stats().preemptions_total > 0, "the pool was not small enough"
         assert together == alone, f"{bench.label}: neighbours change seeded draws"
         assert preempted == alone, f"{bench.label}: preemption changes seeded draws"
+
+    def test_logprobs_are_those_of_a_distribution(self, bench: Bench) -> None:
+        """Over the whole vocabulary they sum to one, and greedy takes the first."""
+        bench.require_sampling("logprobs")
+        vocab_size = bench.loaded.info.vocab_size
+        params = replace(GREEDY, max_tokens=2, logprobs=vocab_size)
+        for output in bench.run(bench.workload.prompts, params):
+            (sample,) = output.outputs
+            assert sample.logprobs is not None
+            for token_id, entry in zip(sample.token_ids, sample.logprobs, strict=True):
+                total = sum(math.exp(one.logprob) for one in entry.values())
+                assert len(entry) == vocab_size
+                assert total == pytest.approx(1.0, abs=1e-4), bench.label
+                assert entry[token_id].rank == 1
 
     def test_prompt_logprobs_do_not_depend_on_chunks(
         self, bench: Bench, chunk: int | None
@@ -90,7 +105,8 @@ def _prompt_logprobs(output: RequestOutput) -> list[float]:
 def _check_equal(
     bench: Bench, got: Sequence[float], wanted: Sequence[float], setting: str
 ) -> None:
-    bound = MAX_LOGPROB_ERROR + bench.tolerance
+    # Both runs may be off by half of the tolerance, in the row's logit and in its sum.
+    bound = MAX_LOGPROB_ERROR + 2 * bench.tolerance
     assert len(got) == len(wanted), f"{bench.label}, {setting}: entries are missing"
     wrong = [
         f"position {position}: {one:.6f}, not {other:.6f}"

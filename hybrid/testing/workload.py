@@ -57,6 +57,12 @@ class Workload:
         return 2 * self._whole_blocks // self.block_size + max(4 // self.block_size, 1)
 
     @property
+    def narrow_num_blocks(self) -> int:
+        """The smallest pool that takes any prompt, alone, to its answer's end."""
+        longest = max(map(len, self.prompts)) + NUM_TOKENS
+        return -(-longest // self.block_size)
+
+    @property
     def num_blocks(self) -> int:
         """A pool that holds every prompt with its answer twice over."""
         lengths = [len(prompt) + NUM_TOKENS for prompt in self.prompts]

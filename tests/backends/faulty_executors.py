@@ -54,6 +54,22 @@ class Edited(NullExecutor):
         return super().execute(replace(plan, scheduled=scheduled))
 
 
+class LostSlots(NullExecutor):
+    """Writes the last token of each block beside it: only that step still sees it."""
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Overwrite what was written there."""
+        result = super().execute(plan)
+        size = self._config.block_size
+        for entry in plan.scheduled:
+            start = entry.num_computed_tokens
+            for position in range(start, start + len(entry.token_ids)):
+                if position % size == size - 1:
+                    block = entry.block_ids[position // size]
+                    self._cache[block * size + size - 1, 0] = 0
+        return result
+
+
 class StaleTables(Edited):
     """Believes that a sequence's blocks never change: a preemption moves them."""
 

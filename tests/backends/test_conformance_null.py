@@ -1,6 +1,8 @@
-"""The null executor passes the conformance kit, and so does one that can less."""
+"""The null executor passes the conformance kit, as do a rounding and a plain one."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,10 +40,30 @@ class PlainExecutor(NullExecutor):
         )
 
 
+class NoisyExecutor(NullExecutor):
+    """Sums in an order that the batch decides, as fast kernels do."""
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Move the logits by no more than a hundredth."""
+        logits = np.from_dlpack(super().execute(plan).logits)
+        waves = np.cos(np.arange(logits.shape[1]) + len(plan.scheduled))
+        return ForwardResult((logits + 0.01 * waves).astype(np.float32))
+
+
 class TestNull(ExecutorConformance):
     """Everything that it declares: every block size, chunks, copies, log-probs."""
 
     executor = "null"
+
+
+class TestNoisy(ExecutorConformance):
+    """A tolerance lets close calls fall either way, and nothing else."""
+
+    executor = NoisyExecutor
+    executor_options: ClassVar[Mapping[str, Any]] = {"vocab_size": 16}
+    architectures = ()
+    block_sizes: ClassVar[Sequence[int] | None] = (4,)
+    logit_tolerance = 0.02
 
 
 class TestPlain(ExecutorConformance):
