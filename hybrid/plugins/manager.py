@@ -102,7 +102,7 @@ class PluginManager:
                 )
             for record in found:
                 if record.status is not PluginStatus.LOADED:
-                    raise PluginError(f"asked for, but {record}")
+                    raise PluginError(f"asked for by name: {record}")
 
     def missing_hint(self) -> str:
         """Name the plugins that are not loaded, for the error about an unknown name."""

@@ -47,4 +47,4 @@ class PluginRecord:
     def __str__(self) -> str:
         """Say what became of it, in one line."""
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.source} is {self.status.value}{reason}"
+        return f"{self.source} {self.status.value}{reason}"

@@ -49,7 +49,7 @@ class PluginSelection:
     def why_not(self, name: str) -> str | None:
         """Why a plugin of this name is left out, or ``None``."""
         if name in self.disabled:
-            return f"disabled by plugins_disabled or {DISABLED_VARIABLE}"
+            return f"by plugins_disabled or {DISABLED_VARIABLE}"
         if self.allowed is not None and name not in self.allowed:
             return f"plugins or {ALLOWED_VARIABLE} names others alone"
         return None
