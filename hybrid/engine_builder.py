@@ -1,6 +1,7 @@
 """Composes an engine from options: finds and loads the model, sizes the pool."""
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -108,7 +109,9 @@ def _build(
     )
     tokenizer = _load_tokenizer(config, source)
     limits = _size(parts, resolved, info)
-    call_executor(name, executor.allocate_kv, KVLayout, limits.num_blocks + 1)
+    # Cells in a format of the executor's own fit no layout.
+    layout_or_none = (KVLayout, NoneType)
+    call_executor(name, executor.allocate_kv, layout_or_none, limits.num_blocks + 1)
     hooks = parts.plugins.lifecycle_hooks()
     engine = HybridEngine(
         make_scheduler(parts.plugins, config.scheduler, limits),

@@ -84,7 +84,10 @@ def list_executors(plugins: PluginManager) -> tuple[ExecutorEntry, ...]:
 
 
 def call_executor(
-    name: str, method: Callable[..., Any], expected: type[T], *arguments: object
+    name: str,
+    method: Callable[..., Any],
+    expected: type[T] | tuple[type[T], ...],
+    *arguments: object,
 ) -> T:
     """Call a method while an engine is built; what goes wrong names the executor.
 
@@ -102,9 +105,10 @@ def call_executor(
             f"executor {name} failed in {method.__name__}: {failure_reason(error)}"
         ) from error
     if not isinstance(result, expected):
+        kinds = expected if isinstance(expected, tuple) else (expected,)
         raise ExecutorFailed(
             f"executor {name} gave a {type(result).__name__} from {method.__name__}, "
-            f"must give {expected.__name__}"
+            f"must give {' or '.join(kind.__name__ for kind in kinds)}"
         )
     return result
 
