@@ -112,6 +112,17 @@ def test_an_executor_that_samples_itself_refuses_what_it_does_not_honour(
             llm.generate([[1]], SamplingParams(seed=3))
 
 
+def test_prompt_log_probabilities_are_refused_where_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The request is refused by name before it enters; others run."""
+    with_capabilities(monkeypatch, prompt_logprobs=False)
+    with LLM(executor="null", num_kv_blocks=8) as llm:
+        with pytest.raises(UnsupportedFeature, match="null does not take prompt_log"):
+            llm.generate([[1, 2]], SamplingParams(prompt_logprobs=1))
+        assert llm.generate([[1, 2]], SamplingParams(max_tokens=1, logprobs=1))
+
+
 def test_an_executor_of_another_contract_is_refused() -> None:
     """Majors must be equal, a minor no newer than ours."""
     major, minor = API_VERSION
