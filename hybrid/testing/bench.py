@@ -113,5 +113,5 @@ class Bench:
         """Assert that every engine that came to rest left its pool whole."""
         engines, self._engines[:] = list(self._engines), []
         for engine in engines:
-            if not engine.has_unfinished_requests():
+            if not engine.scheduler.has_unfinished():
                 check_whole(engine)

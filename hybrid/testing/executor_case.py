@@ -203,4 +203,7 @@ class ExecutorCase:
         if isinstance(self.executor, str):
             entry = load_plugins().executors.find(self.executor)
             needs_model = entry is None or entry.descriptor.needs_model
-        return self.architectures if needs_model else (None,)
+        if not needs_model:
+            return (None,)
+        assert self.architectures, f"{self.executor} needs a model: name architectures"
+        return self.architectures

@@ -21,7 +21,7 @@ from hybrid.scheduler import (
 from .bench import Bench
 from .engine_run import fresh_ids, run
 from .executor_case import ExecutorCase, FindSource
-from .workload import GREEDY, TokenIds
+from .workload import GREEDY, WILD, TokenIds
 
 UNKNOWN_OPTION = "no_such_option"
 UNDECLARED = {"block_size": 7919, "dtype": "float2", "device": "abacus"}
@@ -98,6 +98,16 @@ class HonestyTests(ExecutorCase):
         params = replace(GREEDY, prompt_logprobs=0)
         with pytest.raises(UnsupportedFeature, match="prompt_logprobs"):
             bench.engine().add_request("refused", (1, 2, 3), params)
+
+    def test_undeclared_sampling_fields_are_refused(self, bench: Bench) -> None:
+        """Who samples itself is asked for nothing that it did not name."""
+        can = bench.capabilities
+        if can.returns_logits:
+            pytest.skip("it returns logits: the engine samples")
+        if "temperature" in can.sampling_fields:
+            pytest.skip("it declares temperature")
+        with pytest.raises(UnsupportedFeature, match="temperature"):
+            bench.engine().add_request("refused", (1, 2, 3), WILD)
 
     def test_without_chunked_prefill_no_prompt_is_cut(self, bench: Bench) -> None:
         """Every context that it sees is whole."""

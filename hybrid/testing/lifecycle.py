@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
-from hybrid.backends.interface import Executor
+from hybrid.backends.interface import Executor, ProgressCallback
 from hybrid.engine import HybridEngine
 from hybrid.outputs import RequestOutput
 from hybrid.scheduler import FinishReason, HybridError, StepPlan
@@ -17,7 +17,6 @@ from hybrid.scheduler import FinishReason, HybridError, StepPlan
 from .bench import Bench
 from .engine_run import finish, fresh_ids
 from .executor_case import ExecutorCase, FindSource
-from .loaded_executor import load_executor
 from .workload import GREEDY, TokenIds
 
 
@@ -58,6 +57,18 @@ class LifecycleTests(ExecutorCase):
         assert engine.abort(ids[0]) is None
         bench.check(prompts[:1], [done[ids[0]]], "beside an abort")
 
+    def test_loading_reports_no_nonsense(self, find_source: FindSource) -> None:
+        """Whatever it counts goes up, stage by stage, and not beyond its total."""
+        reports: list[tuple[str, int, int]] = []
+        executor = self._loaded(find_source, lambda *report: reports.append(report))
+        executor.close()
+        before = ("", 0, 0)
+        for stage, done, total in reports:
+            assert stage, f"a stage without a name: {reports}"
+            assert 0 <= done <= total, f"{stage}: {done} of {total}"
+            assert stage != before[0] or done >= before[1], f"{stage}: back to {done}"
+            before = (stage, done, total)
+
     def test_closing_twice_is_no_error(self, find_source: FindSource) -> None:
         """Loaded or not, an executor may be closed again."""
         unloaded = self.make_executor()
@@ -67,6 +78,8 @@ class LifecycleTests(ExecutorCase):
 
     def test_a_closed_executor_leaves_nothing(self, find_source: FindSource) -> None:
         """No thread goes on, and nothing holds what was loaded."""
+        # The first may start what its libraries keep for the whole process.
+        self._loaded(find_source).close()
         before = set(threading.enumerate())
         executor = self._loaded(find_source)
         executor.close()
@@ -111,10 +124,13 @@ class LifecycleTests(ExecutorCase):
         if self.first_load().architecture is None:
             pytest.skip("this executor needs no model")
 
-    def _loaded(self, find_source: FindSource) -> Executor:
+    def _loaded(
+        self, find_source: FindSource, progress: ProgressCallback | None = None
+    ) -> Executor:
         load, executor = self.first_load(), self.make_executor()
         source = find_source(load.architecture)
-        load_executor(executor, source, self.executor_config(load), num_blocks=8)
+        executor.load(source, self.executor_config(load), progress)
+        executor.allocate_kv(8)
         return executor
 
 

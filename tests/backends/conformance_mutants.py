@@ -126,6 +126,7 @@ SEEN_BY: Final[dict[type[Executor], set[str]]] = {
         "test_a_model_that_is_none_is_refused",
         "test_no_model_is_refused",
     },
+    dishonest.Overdone: {"test_loading_reports_no_nonsense"},
     dishonest.ClosesOnce: {"test_closing_twice_is_no_error"},
     dishonest.Held: CLOSED,
     dishonest.Threaded: CLOSED,

@@ -111,6 +111,21 @@ class AnyOption(NullExecutor):
         return super().load(model, replace(config, options={}), progress)
 
 
+class Overdone(NullExecutor):
+    """Loads more than there is."""
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Count past the end."""
+        if progress is not None:
+            progress("weights", 3, 2)
+        return super().load(model, config, progress)
+
+
 class ClosesOnce(NullExecutor):
     """Cannot be closed twice."""
 

@@ -13,6 +13,7 @@ from tests.backends import conformance_mutants
 from tests.backends.conformance_mutants import SEEN_BY
 
 ABOUT_THE_ENGINE: Final = {
+    "test_undeclared_sampling_fields_are_refused",
     "test_undeclared_prompt_logprobs_are_refused",
     "test_without_chunked_prefill_no_prompt_is_cut",
     "test_without_prefix_reuse_every_prompt_begins_at_its_first_token",
