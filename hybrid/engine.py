@@ -217,10 +217,8 @@ class HybridEngine:
         """End every request as aborted and free the executor. Twice is no error."""
         if self._end_reason is not None:
             return []
-        self._end_reason = "the engine was closed"
-        outputs = self._end_all(FinishReason.ABORT)
+        outputs = self._end_all(None, None)
         log.info("engine.stopped", num_requests=self._metrics.num_requests)
-        self._tell_of_end(None)
         return outputs
 
     def _commit(
@@ -243,22 +241,23 @@ class HybridEngine:
             self.abort(entry.request.request_id)
         close_plan(self.scheduler, plan)
 
-    def _end_all(
-        self, reason: FinishReason, plan: StepPlan | None = None
-    ) -> list[RequestOutput]:
-        """End the engine with every request."""
-        outputs = self._outputs.end_all(reason)
-        ids = [output.request_id for output in outputs]
-        abort_all(self.scheduler, ids, plan)
+    def _end_all(self, error: str | None, plan: StepPlan | None) -> list[RequestOutput]:
+        """End the engine and every request, by an error or, without one, by closing."""
+        self._end_reason = error or "the engine was closed"
+        reason = FinishReason.ABORT if error is None else FinishReason.ERROR
+        outputs = self._outputs.end_all(reason, error)
+        abort_all(self.scheduler, [output.request_id for output in outputs], plan)
         close_executor(self.executor)
+        if self._hooks.engine_stopped:
+            self._hooks.engine_stopped(EngineStopped(error, self._metrics.num_requests))
         return outputs
 
     def _end_failed(self, error: SamplingFailed) -> RequestOutput:
         """End one request whose draw is impossible; the step goes on without it."""
-        where = {"request_id": error.request_id, "executor": self._capabilities.name}
-        log.error("request.failed", **where, reason=str(error))
+        reason = f"{error} (executor {self._capabilities.name})"
+        log.error("request.failed", request_id=error.request_id, reason=reason)
         self.scheduler.abort(error.request_id)
-        output = self._outputs.end(error.request_id, FinishReason.ERROR)
+        output = self._outputs.end(error.request_id, FinishReason.ERROR, reason)
         assert output is not None, "a scheduled request has a state"
         return output
 
@@ -269,18 +268,10 @@ class HybridEngine:
         name = f"scheduler {type(part).__name__}"
         if isinstance(part, Executor):
             name = f"executor {self._capabilities.name}"
-        failure = ExecutorFailed(
-            f"{name} failed and the engine has ended: {failure_reason(error)}"
-        )
-        self._end_reason = str(failure)
-        ended = self._end_all(FinishReason.ERROR, plan)
-        log.error("engine.failed", reason=str(failure), num_requests_ended=len(ended))
-        self._tell_of_end(str(failure))
-        return failure
-
-    def _tell_of_end(self, error: str | None) -> None:
-        if self._hooks.engine_stopped:
-            self._hooks.engine_stopped(EngineStopped(error, self._metrics.num_requests))
+        reason = f"{name} failed and the engine has ended: {failure_reason(error)}"
+        num_ended = len(self._end_all(reason, plan))
+        log.error("engine.failed", reason=reason, num_requests_ended=num_ended)
+        return ExecutorFailed(reason)
 
     def _check_open(self) -> None:
         if self._end_reason is not None:

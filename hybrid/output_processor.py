@@ -107,17 +107,22 @@ class OutputProcessor:
         ]
         return outputs, stopped
 
-    def end(self, request_id: str, reason: FinishReason) -> RequestOutput | None:
+    def end(
+        self, request_id: str, reason: FinishReason, error: str | None = None
+    ) -> RequestOutput | None:
         """End a request early; its last output, or ``None`` if it is not known."""
         state = self._states.get(request_id)
         if state is None:
             return None
+        state.error = error
         state.end_all(reason)
         return self._finish(state, self._clock(), reason)
 
-    def end_all(self, reason: FinishReason) -> list[RequestOutput]:
+    def end_all(
+        self, reason: FinishReason, error: str | None = None
+    ) -> list[RequestOutput]:
         """End every request early."""
-        outputs = [self.end(request_id, reason) for request_id in tuple(self._states)]
+        outputs = [self.end(name, reason, error) for name in tuple(self._states)]
         return [output for output in outputs if output is not None]
 
     def _output(self, state: RequestState, now_s: float) -> RequestOutput:

@@ -75,3 +75,5 @@ class RequestOutput:
     """By ``index``; until the prompt is computed only the first exists."""
     finished: bool
     metrics: RequestMetrics
+    error: str | None = None
+    """Where a finish reason is ``error``: what went wrong, and with which executor."""

@@ -58,6 +58,8 @@ class RequestState:
     first_token_at_s: float | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    error: str | None = None
+    """Why it could not go on."""
 
     @property
     def is_finished(self) -> bool:
@@ -99,4 +101,5 @@ class RequestState:
             outputs=tuple(sample.output() for sample in self.samples),
             finished=is_over or self.is_finished,
             metrics=self.metrics(now_s),
+            error=self.error,
         )

@@ -116,6 +116,7 @@ def test_a_failed_engine_says_what_ended_it() -> None:
     engine.close()
     output, stopped = watcher.told
     assert output.outputs[0].finish_reason is FinishReason.ERROR
+    assert output.error == str(caught.value)
     assert stopped == EngineStopped(str(caught.value), 1)
     assert "device lost" in stopped.error
 
