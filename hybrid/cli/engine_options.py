@@ -2,8 +2,9 @@
 
 import dataclasses
 import gc
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -136,7 +137,9 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
             progress("start", 0, 1)
         from hybrid import LLM  # noqa: PLC0415 - heavy, and only some commands need it
 
-        llm = LLM(**keywords, progress=progress)
+        # What a plugin or a library prints meanwhile is no part of an answer.
+        with redirect_stdout(sys.stderr):
+            llm = LLM(**keywords, progress=progress)
     try:
         resume_collection()
         yield llm

@@ -134,6 +134,25 @@ def test_the_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         assert name not in second.keywords
 
 
+def test_what_is_printed_while_a_model_loads_is_no_answer(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin may print while it is imported; stdout is the answer alone."""
+
+    class Loud(new_scripted_llm()):  # type: ignore[misc] # a class made for this test
+        """Prints while it loads."""
+
+        def __init__(self, **keywords: Any) -> None:
+            print("hello from a plugin")  # noqa: T201 - what the test is about
+            super().__init__(**keywords)
+
+    monkeypatch.setattr("hybrid.LLM", Loud)
+    assert run(["generate", "-m", "x", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Paris.\n"
+    assert "hello from a plugin" in err
+
+
 @pytest.mark.usefixtures("site")
 def test_a_feature_that_was_not_asked_for_is_no_demand() -> None:
     """The command line runs an executor that lacks what is on by default."""
