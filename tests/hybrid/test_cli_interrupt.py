@@ -130,7 +130,7 @@ class Endless(ScriptedLLM):
 
     def __init__(self, **keywords):
         if sys.argv[1] == "chat" and "load" in sys.argv[-1]:
-            print("loading", flush=True)
+            print("loading", flush=True, file=sys.__stdout__)
             time.sleep(60)
         super().__init__(**keywords)
 
