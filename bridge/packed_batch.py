@@ -54,6 +54,8 @@ class PackedBatch:
 
 def _ranges(starts: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
     """Concatenate ``arange(start, start + length)``: int64 ``[sum(lengths)]``."""
+    if lengths.size and lengths.min() == 1 == lengths.max():
+        return starts.astype(np.int64)  # decode: most steps are nothing else
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     shift = starts.astype(np.int64) - (ends - lengths)
