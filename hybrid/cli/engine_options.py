@@ -2,12 +2,16 @@
 
 import dataclasses
 import gc
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
+
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.shown_value import shown
 
 from .progress import show_progress
 
@@ -17,8 +21,12 @@ if TYPE_CHECKING:
 _ENGINE = "Engine"
 
 
-def _engine_option(*names: str, help: str) -> Any:  # noqa: A002 - typer's own word
-    return Option(*names, help=help, rich_help_panel=_ENGINE)
+def _engine_option(
+    *names: str,
+    help: str,  # noqa: A002 - typer's own word
+    metavar: str | None = None,
+) -> Any:
+    return Option(*names, help=help, metavar=metavar, rich_help_panel=_ENGINE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,15 @@ class EngineOptions:
             "--executor", help="Who runs it; `hybrid executors` lists them."
         ),
     ] = "auto"
+    executor_options: Annotated[
+        list[str] | None,
+        _engine_option(
+            "--executor-option",
+            "-x",
+            metavar="name=value",
+            help="An option of that executor alone; may be given again.",
+        ),
+    ] = None
     dtype: Annotated[
         str,
         _engine_option(
@@ -132,6 +149,8 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
     }
     # What was not given was not asked for: the engine may choose as executors allow.
     keywords = {name: value for name, value in given.items() if value is not None}
+    if options.executor_options is not None:
+        keywords["executor_options"] = parse_executor_options(options.executor_options)
     with show_progress() as progress:
         if progress is not None:
             progress("start", 0, 1)
@@ -145,6 +164,28 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
         yield llm
     finally:
         llm.close()
+
+
+def parse_executor_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value``: a value that is JSON is what it says, any other is a text.
+
+    Raises:
+        ConfigError: there is no name or no ``=``, or a name comes twice.
+    """
+    parsed: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        if not name or not separator:
+            raise ConfigError(
+                f"--executor-option is {shown(assignment)}, must be name=value"
+            )
+        if name in parsed:
+            raise ConfigError(f"--executor-option {shown(name)} is given twice")
+        try:
+            parsed[name] = json.loads(text)
+        except ValueError:
+            parsed[name] = text
+    return parsed
 
 
 def resume_collection() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from hybrid import ConfigError
 from hybrid.cli import run
-from hybrid.cli.engine_options import resume_collection
+from hybrid.cli.engine_options import parse_executor_options, resume_collection
 from hybrid.cli.progress import show_progress
 from tests.hybrid.cli_stand import write_tiny_model
 from tests.source_tree import ROOT
@@ -187,3 +188,32 @@ def test_the_cached_model_is_the_catalogs() -> None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     assert digest == KNOWN_MODELS[0].sha256
+
+
+def test_an_executor_gets_its_own_options(capsys: Captured, null: list[str]) -> None:
+    """They arrive, and one that it does not have is refused by its name."""
+    options = [*null, "p", "--max-tokens", "3", "--json"]
+    assert run(["generate", *options, "-x", "max_model_len=64"]) == 0
+    capsys.readouterr()
+    assert run(["generate", *options, "--executor-option", "colour=red"]) == 1
+    assert "colour" in capsys.readouterr().err
+
+
+def test_an_executor_option_is_json_or_text() -> None:
+    """Numbers and booleans are such; all else, OpenVINO's words too, is text."""
+    given = ["a=32", "b=true", "KV_CACHE_PRECISION=u8", "c=", "d=x=y", 'e="7"']
+    assert parse_executor_options(given) == {
+        "a": 32,
+        "b": True,
+        "KV_CACHE_PRECISION": "u8",
+        "c": "",
+        "d": "x=y",
+        "e": "7",
+    }
+
+
+@pytest.mark.parametrize("given", [["a"], ["=1"], ["a=1", "a=2"]])
+def test_an_executor_option_without_sense_is_refused(given: list[str]) -> None:
+    """No value, no name, or a name that comes twice."""
+    with pytest.raises(ConfigError, match="--executor-option"):
+        parse_executor_options(given)
