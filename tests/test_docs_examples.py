@@ -10,6 +10,7 @@ PAGES = {
     "README.md": [pytest.mark.model],
     "docs/python-api.md": [pytest.mark.model],
     "docs/plugins.md": [],
+    "plugins/hybrid-openvino/README.md": [pytest.mark.model],
 }
 """And what their examples need."""
 EXAMPLES = [
