@@ -5,12 +5,12 @@ tokens by slot and reads every context through the block table. So an answer com
 right only if tables, slots, copies and prefix reuse are right, and it costs no torch.
 """
 
-import json
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import (
     Capabilities,
@@ -30,7 +30,7 @@ from hybrid.bridge import (
     pack_batch,
     slot_mapping,
 )
-from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.errors import CheckpointError, ConfigError
 from hybrid.scheduler.plan import StepPlan
 
 DEFAULT_VOCAB_SIZE: Final = 512
@@ -78,24 +78,21 @@ class NullExecutor(Executor):
                 f"executor null: unknown option {min(unknown)!r}; "
                 "it has vocab_size and max_model_len"
             )
-        sizes = {
-            "vocab_size": DEFAULT_VOCAB_SIZE,
-            "max_position_embeddings": DEFAULT_MAX_MODEL_LEN,
-        }
+        settings: dict[str, object] | None = {}
         if model is not None and model.format is CheckpointFormat.HF_DIRECTORY:
-            found = json.loads((model.path / "config.json").read_text("utf-8"))
-            sizes |= {name: found[name] for name in sizes if name in found}
-        options = config.options
+            settings = read_json_object(model.path / "config.json")
+            if settings is None:
+                raise CheckpointError(f"{model.path} has no config.json")
+        vocab_size = _size(settings, "vocab_size", DEFAULT_VOCAB_SIZE)
+        longest = _size(settings, "max_position_embeddings", DEFAULT_MAX_MODEL_LEN)
         self._config = config
-        self._vocab_size = _size(options, "vocab_size", sizes["vocab_size"])
+        self._vocab_size = _size(config.options, "vocab_size", vocab_size)
         if progress is not None:
             progress("load", 1, 1)
         return ModelInfo(
             architecture="null",
             vocab_size=self._vocab_size,
-            max_model_len=_size(
-                options, "max_model_len", sizes["max_position_embeddings"]
-            ),
+            max_model_len=_size(config.options, "max_model_len", longest),
         )
 
     def kv_spec(self) -> KVSpec:
