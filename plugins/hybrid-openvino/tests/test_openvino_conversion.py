@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+import structlog
 import torch
 import transformers
 from hybrid_openvino import ir_directory
@@ -25,6 +26,12 @@ def _own_logits(folder: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
         output = model(torch.tensor([TOKEN_IDS]), use_cache=False)
     rows: np.ndarray[Any, np.dtype[np.float32]] = output.logits[0].numpy()
     return rows
+
+
+def _storage(weights: str) -> dict[str, Any]:
+    """Options; the tiny matrices want small groups."""
+    groups = {"int4_group_size": 16} if weights == "int4" else {}
+    return {"weights": weights} | groups
 
 
 def test_every_wanted_row_is_transformers_own(llama: Path, llama_ir: Path) -> None:
@@ -99,7 +106,7 @@ def test_weights_are_stored_in_as_many_bits_as_asked(
     """The file shrinks, and the answer stays as near as so many bits allow."""
     if weights.startswith("int"):
         pytest.importorskip("nncf", reason="the extra `weights` is not installed")
-    executor = load(llama, cache_dir=tmp_path, weights=weights, int4_group_size=16)
+    executor = load(llama, cache_dir=tmp_path, **_storage(weights))
     assert distance(logits(executor), _own_logits(llama)[-1:]) < most
     (directory,) = tmp_path.iterdir()
     size = (directory / "openvino_model.bin").stat().st_size
@@ -124,8 +131,6 @@ def test_a_conversion_that_answers_otherwise_is_refused(
     llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trace that lost something is found before it is kept."""
-    store = ir_directory.MODEL_FILE
-    assert store
     from hybrid_openvino import traced_model  # noqa: PLC0415 - to break it
 
     real = traced_model.ov.convert_model
@@ -172,18 +177,39 @@ def test_a_broken_or_foreign_xml_is_refused(llama_ir: Path, tmp_path: Path) -> N
         ({"weights": "int3"}, "weights is 'int3', must be one of auto, f32"),
         ({"int4_group_size": 0}, "int4_group_size is 0"),
         ({"int4_group_size": True}, "int4_group_size is True"),
+        ({"int4_group_size": 32}, "int4_group_size is 32, but weights is 'f32'"),
         ({"kv": 1}, "unknown option 'kv'.*KV_CACHE_PRECISION"),
         ({"NETWORK_NAME": "x"}, "unknown option 'NETWORK_NAME'"),
         ({"KV_CACHE_PRECISION": "u3"}, "KV_CACHE_PRECISION=u3"),
-        ({"INFERENCE_PRECISION_HINT": "f33"}, "INFERENCE_PRECISION_HINT=f33"),
+        ({"INFERENCE_PRECISION_HINT": "bf16"}, "choose the precision by dtype"),
     ],
 )
 def test_a_bad_option_is_refused(
-    llama_ir: Path, options: dict[str, Any], message: str
+    llama: Path, options: dict[str, Any], message: str
 ) -> None:
     """With its name and value, and what there is."""
     with pytest.raises(ConfigError, match=message):
+        load(llama, **options)
+
+
+@pytest.mark.parametrize("options", [{"weights": "int4"}, {"int4_group_size": 32}])
+def test_an_ir_stores_its_weights_already(
+    llama_ir: Path, options: dict[str, Any]
+) -> None:
+    """An option that would do nothing is refused, not dropped."""
+    with pytest.raises(ConfigError, match="stored already"):
         load(llama_ir, **options)
+
+
+def test_a_cache_that_cannot_be_written_stops_no_model(
+    llama: Path, tmp_path: Path
+) -> None:
+    """The conversion runs from memory, and a warning says that it was not kept."""
+    (tmp_path / "cache").write_text("a file, no folder", "utf-8")
+    with structlog.testing.capture_logs() as events:
+        executor = load(llama, cache_dir=tmp_path / "cache")
+    assert [event["event"] for event in events] == ["openvino.conversion_not_kept"]
+    assert distance(logits(executor), _own_logits(llama)[-1:]) < 1e-5
 
 
 def test_a_group_that_divides_nothing_is_refused(llama: Path) -> None:

@@ -14,7 +14,7 @@ def hybrid_register_executors(register: Callable[[ExecutorDescriptor], None]) ->
     register(
         ExecutorDescriptor(
             name="openvino",
-            class_path="hybrid_openvino.executor:OpenVINOExecutor",
+            path="hybrid_openvino.executor:OpenVINOExecutor",
             description="OpenVINO's compiled models and paged attention, on CPUs",
             requires=("openvino", "torch", "transformers"),
             install_hint="pip install hybrid-openvino",

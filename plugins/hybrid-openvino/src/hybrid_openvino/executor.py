@@ -7,6 +7,7 @@ import openvino as ov
 
 from hybrid.api import (
     Capabilities,
+    CheckpointFormat,
     ConfigError,
     Executor,
     ExecutorConfig,
@@ -57,7 +58,6 @@ class OpenVINOExecutor(Executor):
             fast_dtypes={"cpu": tuple(reversed(dtypes))},
             block_sizes=(BLOCK_SIZE,),
             kv_orders=(KVOrder.LAYER_FIRST,),
-            quantization=("int8", "int4"),
             model_files=(MODEL_FILE,),
         )
 
@@ -70,10 +70,15 @@ class OpenVINOExecutor(Executor):
         """Convert a checkpoint (once) or read an IR, and compile it."""
         if model is None:
             raise ConfigError("executor openvino: needs a model, got none")
-        options = parse_options(config, _properties())
+        is_compiled = model.format is CheckpointFormat.COMPILED
+        options = parse_options(config, _properties(), is_compiled=is_compiled)
         ir = load_ir(model, options, config, progress)
         self._model = PagedModel(ir.model, ir.windows, options.properties)
-        return ModelInfo(ir.architecture, self._model.vocab_size, ir.max_model_len)
+        return ModelInfo(
+            architecture=ir.architecture,
+            vocab_size=self._model.vocab_size,
+            max_model_len=ir.max_model_len,
+        )
 
     def kv_spec(self) -> KVSpec:
         """Sizes of the compiled model's cache inputs."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import openvino as ov
+import structlog
 
 from hybrid.api import (
     CheckpointError,
@@ -28,6 +29,8 @@ from .options import OpenVINOOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+log = structlog.get_logger()
 
 MODEL_FILE: Final = "openvino_model.xml"
 CONVERTER_VERSION: Final = 1
@@ -119,9 +122,10 @@ def _converted(
         try:
             _keep(model, source.path, target)
         except OSError as error:
-            raise CheckpointError(
-                f"{source.path} cannot be converted into {cache_dir}: {error}"
-            ) from error
+            log.warning(
+                "openvino.conversion_not_kept", directory=str(target), reason=str(error)
+            )
+            return model
         del model
     # Read back either way: what the cache holds is what runs, and lies in mapped files.
     return _read_model(target)

@@ -30,40 +30,66 @@ class OpenVINOOptions:
 
 
 def parse_options(
-    config: ExecutorConfig, known_properties: Mapping[str, str]
+    config: ExecutorConfig, known_properties: Mapping[str, str], *, is_compiled: bool
 ) -> OpenVINOOptions:
     """Check an executor's options.
 
     Args:
         config: dtype, threads and options.
         known_properties: the device's, by name: ``RW`` or ``RO``.
+        is_compiled: whether the model is an IR, whose weights are stored already.
 
     Raises:
-        ConfigError: an option is unknown or its value impossible.
+        ConfigError: an option is unknown, its value impossible, or without effect.
     """
-    options = dict(config.options)
-    weights = options.pop("weights", "auto")
-    if weights not in WEIGHTS:
+    given = dict(config.options)
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    _refuse_unknown(given, known_properties)
+    if is_compiled and own:
+        raise ConfigError(
+            f"executor openvino: {min(own)} is {own[min(own)]!r}, but the model is an "
+            "OpenVINO IR, whose weights are stored already; leave it out"
+        )
+    precision = PRECISIONS[config.dtype]
+    weights = _weights(own, precision)
+    hint = given.get(PRECISION_HINT, precision)
+    if hint != precision:
+        raise ConfigError(
+            f"executor openvino: {PRECISION_HINT} is {hint!r}, dtype is "
+            f"{config.dtype!r}; choose the precision by dtype ({', '.join(PRECISIONS)})"
+        )
+    # The cache is in the dtype that was chosen, as everywhere in the engine. OpenVINO's
+    # own default is u8: half the memory, less exact, slower to read (5 % seen).
+    properties: dict[str, Any] = {PRECISION_HINT: precision, KV_PRECISION: precision}
+    if config.num_threads is not None:
+        properties["INFERENCE_NUM_THREADS"] = config.num_threads
+    return OpenVINOOptions(weights, _group_size(own, weights), properties | given)
+
+
+def _weights(own: Mapping[str, Any], precision: str) -> str:
+    weights = own.get("weights", "auto")
+    if not isinstance(weights, str) or weights not in WEIGHTS:
         raise ConfigError(
             f"executor openvino: weights is {weights!r}, must be {_OWN['weights']}"
         )
-    group_size = options.pop("int4_group_size", DEFAULT_GROUP_SIZE)
-    if type(group_size) is not int or group_size < 1:
+    if weights != "auto":
+        return weights
+    return "bf16" if precision == "bf16" else "f32"
+
+
+def _group_size(own: Mapping[str, Any], weights: str) -> int:
+    size = own.get("int4_group_size", DEFAULT_GROUP_SIZE)
+    if type(size) is not int or size < 1:
         raise ConfigError(
-            f"executor openvino: int4_group_size is {group_size!r}, must be a whole "
-            "number from 1"
+            f"executor openvino: int4_group_size is {size!r}, must be a whole number "
+            "from 1"
         )
-    _refuse_unknown(options, known_properties)
-    precision = PRECISIONS[config.dtype]
-    if weights == "auto":
-        weights = "bf16" if precision == "bf16" else "f32"
-    # The cache is in the dtype that was chosen, as everywhere in the engine. OpenVINO's
-    # own default is u8: half the memory, less exact, slower to read (5 % seen).
-    hint = options.get(PRECISION_HINT, precision)
-    properties: dict[str, Any] = {PRECISION_HINT: hint, KV_PRECISION: hint}
-    if config.num_threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = config.num_threads
-    return OpenVINOOptions(weights, group_size, properties | options)
+    if "int4_group_size" in own and weights != "int4":
+        raise ConfigError(
+            f"executor openvino: int4_group_size is {size}, but weights is "
+            f"{weights!r}, which has no groups"
+        )
+    return size
 
 
 def _refuse_unknown(options: Mapping[str, Any], known: Mapping[str, str]) -> None:
