@@ -33,7 +33,7 @@ class SupportsDLPack(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What an executor can do. What it cannot is refused by name, never dropped."""
 
@@ -57,12 +57,9 @@ class Capabilities:
     chunked_prefill: bool = True
     block_copy: bool = True
     prompt_logprobs: bool = True
-    speculative_verify: bool = False
-    quantization: tuple[str, ...] = ()
     model_files: tuple[str, ...] = ()
     """Names of files by which a directory is known as this executor's own compiled
     form of a model, which it takes beside checkpoints."""
-    api_version: tuple[int, int] = API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class ExecutorConfig:
     exist yet. ``None``: keep nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What a loaded model is."""
 
@@ -95,7 +92,7 @@ class ModelInfo:
     """Most positions it was made for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVSpec:
     """What the KV cache of the loaded model needs, before its size is chosen."""
 

@@ -18,7 +18,7 @@ from typing import Final, Self
 from hybrid.scheduler import (
     DuplicateRequest,
     EngineClosed,
-    ExecutorFailed,
+    EngineFailed,
     GenerateRequest,
     SamplingParams,
 )
@@ -92,7 +92,7 @@ class AsyncHybridEngine:
 
         Raises:
             InvalidRequest: the request is at fault; nothing was queued.
-            ExecutorFailed: the executor failed while this request ran.
+            EngineFailed: the engine failed while this request ran.
             EngineClosed: the engine has ended.
         """
         self._check_open()
@@ -180,7 +180,7 @@ class AsyncHybridEngine:
             self._error = (
                 error
                 if isinstance(error, Exception)
-                else ExecutorFailed(f"the engine's thread ended: {error!r}")
+                else EngineFailed(f"the engine's thread ended: {error!r}")
             )
         self._to_loop(self._fail_all)
 

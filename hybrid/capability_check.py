@@ -4,8 +4,6 @@ from hybrid.backends.interface import Capabilities
 from hybrid.scheduler import PluginError
 from hybrid.scheduler.shown_value import shown
 
-from .plugins.plugin_check import check_api_version
-
 
 def check_capabilities(capabilities: Capabilities, name: str) -> None:
     """Refuse an executor whose capabilities nobody could build an engine from.
@@ -17,7 +15,6 @@ def check_capabilities(capabilities: Capabilities, name: str) -> None:
     Raises:
         PluginError: names the field and its value.
     """
-    check_api_version(capabilities.api_version)
     if capabilities.name != name:
         raise PluginError(
             f"it calls itself {shown(capabilities.name)} in its capabilities, must be "

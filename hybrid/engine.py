@@ -12,6 +12,7 @@ import structlog
 from hybrid.backends.interface import Executor
 from hybrid.scheduler import (
     EngineClosed,
+    EngineFailed,
     ExecutorFailed,
     FinishReason,
     GenerateRequest,
@@ -154,8 +155,9 @@ class HybridEngine:
             outputs of those that have ended.
 
         Raises:
-            ExecutorFailed: the step raised; the engine has ended, and so has every
-                request. A draw that is impossible ends its own request alone.
+            EngineFailed: the step raised; the engine has ended, and so has every
+                request (``ExecutorFailed``: by the executor). A draw that is
+                impossible ends its own request alone.
             KeyboardInterrupt, SystemExit: an interrupt of the executor passes through;
                 the requests of the step are aborted, the engine goes on.
             EngineClosed: it had ended before.
@@ -249,7 +251,9 @@ class HybridEngine:
         abort_all(self.scheduler, [output.request_id for output in outputs], plan)
         close_executor(self.executor)
         if self._hooks.engine_stopped:
-            self._hooks.engine_stopped(EngineStopped(error, self._metrics.num_requests))
+            self._hooks.engine_stopped(
+                EngineStopped(error=error, num_requests=self._metrics.num_requests)
+            )
         return outputs
 
     def _end_failed(self, error: SamplingFailed) -> RequestOutput:
@@ -263,15 +267,15 @@ class HybridEngine:
 
     def _fail(
         self, part: Executor | Scheduler, error: BaseException, plan: StepPlan | None
-    ) -> ExecutorFailed:
+    ) -> EngineFailed:
         """End the engine: what its parts hold can no longer be trusted."""
-        name = f"scheduler {type(part).__name__}"
+        name, kind = f"scheduler {type(part).__name__}", EngineFailed
         if isinstance(part, Executor):
-            name = f"executor {self._capabilities.name}"
+            name, kind = f"executor {self._capabilities.name}", ExecutorFailed
         reason = f"{name} failed and the engine has ended: {failure_reason(error)}"
         num_ended = len(self._end_all(reason, plan))
         log.error("engine.failed", reason=reason, num_requests_ended=num_ended)
-        return ExecutorFailed(reason)
+        return kind(reason)
 
     def _check_open(self) -> None:
         if self._end_reason is not None:
@@ -287,4 +291,4 @@ class HybridEngine:
             total_s=total_s,
         )
         if self._hooks.step_finished:
-            self._hooks.step_finished(StepFinished(plan, total_s))
+            self._hooks.step_finished(StepFinished(plan=plan, total_s=total_s))

@@ -139,7 +139,6 @@ def describe_features(capabilities: Capabilities) -> Sequence[str]:
         "chunked prefill": capabilities.chunked_prefill,
         "block copy": capabilities.block_copy,
         "prompt logprobs": capabilities.prompt_logprobs,
-        "speculative verify": capabilities.speculative_verify,
     }
     return [name for name, can in flags.items() if can]
 

@@ -76,7 +76,8 @@ class LLM:
 
         Raises:
             InvalidRequest: a prompt or parameter is at fault; nothing was run.
-            ExecutorFailed: the executor failed; the engine has ended.
+            EngineFailed: the executor (``ExecutorFailed``) or another part failed;
+                the engine has ended.
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
         params = _one_each("sampling_params", sampling_params, len(batch))

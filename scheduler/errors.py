@@ -1,8 +1,10 @@
 """Every error the engine raises on purpose, alone in a leaf module.
 
-Imports nothing, so that each room may import it. Messages name the field, the value and
+Imports no room, so that each may import it. Messages name the field, the value and
 the limit; the attributes carry the same for programs.
 """
+
+from typing import Any
 
 
 class HybridError(Exception):
@@ -86,15 +88,29 @@ class ModelNotFound(CheckpointError):
     """No model answers to the given name; the message lists what was tried."""
 
 
-class ExecutorFailed(HybridError):
+class EngineFailed(HybridError):
+    """An engine has ended by an error of its own; the message says what failed.
+
+    Attributes:
+        outputs: every last ``RequestOutput`` that nobody has been given: of the
+            requests that ended with the engine, their ``error`` set, and of those that
+            had finished in the same step.
+    """
+
+    def __init__(self, message: str, *, outputs: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        # Any: their class lives above this module.
+        self.outputs = outputs
+
+
+class ExecutorFailed(EngineFailed):
     """The executor raised, or gave what the contract rules out; the message names it.
 
-    In mid-step the engine has ended and told every request; so it has where its
-    scheduler raised.
+    Raised while an engine is built, too; then there is none.
     """
 
 
-class SamplingFailed(ExecutorFailed):
+class SamplingFailed(HybridError):
     """No token can be drawn for one request; the others of the step are unharmed.
 
     The executor's logits are not finite, or a logits processor raised or left nothing.

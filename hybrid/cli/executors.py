@@ -60,7 +60,7 @@ def _cells(can: "Capabilities") -> tuple[str, str, str, str, str]:
         ", ".join(can.dtypes),
         ", ".join(str(size) for size in can.block_sizes),
         ", ".join(can.kv_orders),
-        ", ".join((*describe_features(can), *can.quantization)),
+        ", ".join(describe_features(can)),
     )
 
 

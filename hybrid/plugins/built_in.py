@@ -25,18 +25,18 @@ class BuiltInPlugin:
         """See ``HookSpecs``."""
         register(
             ExecutorDescriptor(
-                "torch",
-                "hybrid.backends.pytorch.executor:TorchExecutor",
-                "transformers' models with paged attention, CPU and CUDA",
+                name="torch",
+                path="hybrid.backends.pytorch.executor:TorchExecutor",
+                description="transformers' models with paged attention, CPU and CUDA",
                 requires=("torch", "transformers", "safetensors", "gguf"),
                 install_hint="pip install 'hybrid-llm-engine[torch]'",
             )
         )
         register(
             ExecutorDescriptor(
-                "null",
-                "hybrid.backends.null.executor:NullExecutor",
-                "deterministic hash over the paged cache; for tests and plumbing",
+                name="null",
+                path="hybrid.backends.null.executor:NullExecutor",
+                description="deterministic hash over the paged cache; for tests",
                 needs_model=False,
             )
         )
@@ -48,8 +48,8 @@ class BuiltInPlugin:
         """See ``HookSpecs``."""
         register(
             SchedulerDescriptor(
-                "paged",
-                "hybrid.scheduler:PagedScheduler",
-                "chunked prefill, prefix cache, preemption; fcfs or priority",
+                name="paged",
+                path="hybrid.scheduler:PagedScheduler",
+                description="chunked prefill, prefix cache, preemption; any order",
             )
         )

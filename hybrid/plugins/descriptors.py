@@ -1,6 +1,7 @@
 """What a plugin offers, told without importing it."""
 
 import re
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
@@ -9,24 +10,48 @@ from hybrid.scheduler.errors import PluginError
 from hybrid.scheduler.shown_value import shown
 
 RESERVED_NAME: Final = "auto"
+"""Of executors: whichever is best here."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MODULE: Final = re.compile(r"[A-Za-z_]\w*")
 _PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorDescriptor:
-    """An executor by name; its class is imported when it is chosen.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """Something by name, which is imported when an engine's options name it.
 
     Raises:
         PluginError: a field is malformed.
     """
 
     name: str
-    """What ``executor="..."`` says."""
-    class_path: str
-    """``module:Class``; made without arguments."""
+    """What the option says."""
+    path: str
+    """``module:name`` of the callable that makes it."""
     description: str
     """One line, for tables."""
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if not _matches(_NAME, self.name):
+            raise PluginError(
+                f"{kind}.name is {shown(self.name)}, must be letters, digits, '.', "
+                "'_' and '-'"
+            )
+        if not _matches(_PATH, self.path):
+            raise PluginError(
+                f"{kind}.path is {shown(self.path)}, must be 'module:name'"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorDescriptor(Descriptor):
+    """An executor: ``path`` names its class, which is made without arguments.
+
+    Raises:
+        PluginError: a field is malformed.
+    """
+
     requires: tuple[str, ...] = ()
     """Top-level modules it cannot do without; looked for, not imported."""
     install_hint: str | None = None
@@ -35,10 +60,17 @@ class ExecutorDescriptor:
     """Whether it runs a model from files."""
 
     def __post_init__(self) -> None:
-        _check_name("ExecutorDescriptor", self.name)
-        _check_path("ExecutorDescriptor.class_path", self.class_path)
+        # No super(): the class that it would look for is not the one with slots.
+        Descriptor.__post_init__(self)
+        if self.name == RESERVED_NAME:
+            raise PluginError(f"ExecutorDescriptor.name is {RESERVED_NAME!r}, reserved")
+        if not isinstance(self.requires, tuple):
+            raise PluginError(
+                f"ExecutorDescriptor.requires is {shown(self.requires)}, "
+                "must be a tuple"
+            )
         for module in self.requires:
-            if not module.isidentifier():
+            if not _matches(_MODULE, module):
                 raise PluginError(
                     f"ExecutorDescriptor.requires has {shown(module)}, must be "
                     "top-level modules"
@@ -47,61 +79,27 @@ class ExecutorDescriptor:
     @property
     def missing(self) -> str | None:
         """Why it cannot run here, or ``None``."""
-        absent = [name for name in self.requires if find_spec(name) is None]
+        absent = [name for name in self.requires if not _is_installed(name)]
         if not absent:
             return None
         hint = f"; {self.install_hint}" if self.install_hint else ""
         return f"not installed: {', '.join(absent)}{hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerDescriptor:
-    """A scheduler by name; imported when it is chosen.
-
-    Raises:
-        PluginError: a field is malformed.
-    """
-
-    name: str
-    """What ``scheduler="..."`` says."""
-    factory_path: str
-    """``module:callable`` from a ``SchedulerConfig`` to a ``Scheduler``."""
-    description: str
-    """One line, for tables."""
-
-    def __post_init__(self) -> None:
-        _check_name("SchedulerDescriptor", self.name)
-        _check_path("SchedulerDescriptor.factory_path", self.factory_path)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerDescriptor(Descriptor):
+    """A scheduler: ``path``'s callable takes a ``SchedulerConfig``."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogitsProcessorDescriptor:
-    """A logits processor by name; imported when it is chosen.
-
-    Raises:
-        PluginError: a field is malformed.
-    """
-
-    name: str
-    """What ``logits_processors=["..."]`` says."""
-    class_path: str
-    """``module:Class``; made without arguments."""
-    description: str
-    """One line, for tables."""
-
-    def __post_init__(self) -> None:
-        _check_name("LogitsProcessorDescriptor", self.name)
-        _check_path("LogitsProcessorDescriptor.class_path", self.class_path)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsProcessorDescriptor(Descriptor):
+    """A logits processor: ``path`` names its class, made without arguments."""
 
 
-def _check_name(kind: str, name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == RESERVED_NAME:
-        raise PluginError(
-            f"{kind}.name is {shown(name)}, must be letters, digits, '.', '_' and '-', "
-            f"and not {RESERVED_NAME!r}"
-        )
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _check_path(field: str, path: object) -> None:
-    if not isinstance(path, str) or not _PATH.fullmatch(path):
-        raise PluginError(f"{field} is {shown(path)}, must be 'module:name'")
+def _is_installed(module: str) -> bool:
+    # find_spec raises of a module that is there without a spec, as __main__ is.
+    return sys.modules.get(module) is not None or find_spec(module) is not None

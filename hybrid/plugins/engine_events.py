@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hybrid.scheduler.plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStarted:
     """An engine is ready: its model is loaded, its pool allocated."""
 
@@ -23,7 +23,7 @@ class EngineStarted:
     """Usable KV blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
     """One step was planned, executed, sampled and committed."""
 
@@ -32,7 +32,7 @@ class StepFinished:
     """Seconds from the making of the plan to the outputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStopped:
     """An engine has ended, and every request with it."""
 

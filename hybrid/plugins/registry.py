@@ -8,15 +8,10 @@ from typing import Any, Final, Generic, TypeVar
 from hybrid.scheduler.errors import HybridError, PluginError
 from hybrid.scheduler.shown_value import shown
 
-from .descriptors import (
-    ExecutorDescriptor,
-    LogitsProcessorDescriptor,
-    SchedulerDescriptor,
-)
+from .descriptors import Descriptor
 from .failure_reason import failure_reason
 from .plugin_record import PluginSource
 
-Descriptor = ExecutorDescriptor | SchedulerDescriptor | LogitsProcessorDescriptor
 D = TypeVar("D", bound=Descriptor)
 
 
@@ -38,12 +33,7 @@ class Registration(Generic[D]):
             PluginError: it cannot be imported, or the call raises anything but an error
                 of this engine's; says whose it is and what broke.
         """
-        descriptor = self.descriptor
-        path = (
-            descriptor.factory_path
-            if isinstance(descriptor, SchedulerDescriptor)
-            else descriptor.class_path
-        )
+        path = self.descriptor.path
         module_name, _, name = path.partition(":")
         try:
             factory = getattr(import_module(module_name), name)

@@ -77,7 +77,7 @@ class Contradictory(NullExecutor):
 
 
 class Fickle(NullExecutor):
-    """Declares more once it is loaded."""
+    """Declares less once it is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Fickle(NullExecutor):
 
     def capabilities(self) -> Capabilities:
         """Change one's mind."""
-        return replace(super().capabilities(), speculative_verify=self._is_loaded)
+        return replace(super().capabilities(), block_copy=not self._is_loaded)
 
     def load(
         self,

@@ -18,7 +18,7 @@ from tests.hybrid.null_stand import make_engine
 
 NUM_REQUESTS: Final = 8
 ROUNDS: Final = 200
-STEP: Final = StepFinished(StepPlan(0, (), 0, (), (), ()), 0.0)
+STEP: Final = StepFinished(plan=StepPlan(0, (), 0, (), (), ()), total_s=0.0)
 
 
 class Watcher:

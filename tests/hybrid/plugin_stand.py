@@ -6,16 +6,40 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from hybrid.api import API_VERSION
+from hybrid import LLM
+from hybrid.api import API_VERSION, SamplingParams
 from hybrid.plugins.loader import load_plugins
 from hybrid.plugins.manager import PluginManager
 from hybrid.plugins.plugin_record import PluginRecord
 from hybrid.plugins.selection import PluginSelection
 
 HEAD = f"from hybrid.api import *\nhybrid_api_version = {API_VERSION}\n"
+EXECUTOR = """
+    from dataclasses import replace
+    from hybrid.backends.null.executor import CAPABILITIES, NullExecutor
+
+    class Mine(NullExecutor):
+        def capabilities(self):
+            return replace(CAPABILITIES, name="mine", **CHANGES)
+
+    CHANGES = {}
+
+    @hookimpl
+    def hybrid_register_executors(register):
+        register(
+            ExecutorDescriptor(
+                name="mine",
+                path="{module}:Mine",
+                description="a test's",
+                needs_model=False,
+            )
+        )
+"""
+"""Of an executor ``mine``: the null executor, its capabilities changed."""
 _NUMBERS = count()
 
 
@@ -73,6 +97,14 @@ def record_of(manager: PluginManager, name: str = "mine") -> PluginRecord:
     """What became of the one plugin of a name."""
     (found,) = [r for r in manager.records if r.source.name == name]
     return found
+
+
+def answer(**options: Any) -> tuple[int, ...]:
+    """What a tiny engine answers."""
+    params = SamplingParams(temperature=0, max_tokens=4)
+    with LLM(num_kv_blocks=16, **({"executor": "null"} | options)) as llm:
+        (output,) = llm.generate([[1, 2, 3]], params, use_tqdm=False)
+    return output.outputs[0].token_ids
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from hybrid import LLM, ConfigError, EngineConfig, SamplingParams, UnsupportedFeature
-from hybrid.backends.interface import API_VERSION, Capabilities, KVSpec
+from hybrid.backends.interface import KVSpec
 from hybrid.backends.null import executor as null_executor
 from hybrid.bridge import KVOrder
-from hybrid.capability_check import check_capabilities
 from hybrid.kv_sizing import choose_num_blocks
 
 SPEC = KVSpec(
@@ -121,16 +120,6 @@ def test_prompt_log_probabilities_are_refused_where_there_are_none(
         with pytest.raises(UnsupportedFeature, match="null does not take prompt_log"):
             llm.generate([[1, 2]], SamplingParams(prompt_logprobs=1))
         assert llm.generate([[1, 2]], SamplingParams(max_tokens=1, logprobs=1))
-
-
-def test_an_executor_of_another_contract_is_refused() -> None:
-    """Majors must be equal, a minor no newer than ours."""
-    major, minor = API_VERSION
-    accepted: Capabilities = null_executor.CAPABILITIES
-    check_capabilities(accepted, "null")
-    for version in ((major + 1, 0), (major, minor + 1)):
-        with pytest.raises(ConfigError, match=f"API version is {version[0]}"):
-            check_capabilities(replace(accepted, api_version=version), "null")
 
 
 def test_a_config_made_by_hand_is_checked_as_well() -> None:

@@ -6,29 +6,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from hybrid import LLM, ConfigError, EngineConfig, PluginError, SamplingParams
+from hybrid import LLM, ConfigError, EngineConfig, PluginError
 from hybrid.plugins.selection import PluginSelection
-from tests.hybrid.plugin_stand import Site, site
+from tests.hybrid.plugin_stand import EXECUTOR, Site, answer, site
 
 __all__ = ["site"]  # pytest finds the fixture here
 
-GREEDY = SamplingParams(temperature=0, max_tokens=4)
-EXECUTOR = """
-    from dataclasses import replace
-    from hybrid.backends.null.executor import CAPABILITIES, NullExecutor
-
-    class Mine(NullExecutor):
-        def capabilities(self):
-            return replace(CAPABILITIES, name="mine", **CHANGES)
-
-    CHANGES = {}
-
-    @hookimpl
-    def hybrid_register_executors(register):
-        register(
-            ExecutorDescriptor("mine", "{module}:Mine", "a test's", needs_model=False)
-        )
-"""
 PARTS = """
     class Latest(PagedScheduler):
         made = []
@@ -44,19 +27,20 @@ PARTS = """
 
     @hookimpl
     def hybrid_register_schedulers(register):
-        register(SchedulerDescriptor("latest", "{module}:Latest", "last come"))
+        register(
+            SchedulerDescriptor(
+                name="latest", path="{module}:Latest", description="last come"
+            )
+        )
 
     @hookimpl
     def hybrid_register_logits_processors(register):
-        register(LogitsProcessorDescriptor("even", "{module}:OnlyEven", "even ids"))
+        register(
+            LogitsProcessorDescriptor(
+                name="even", path="{module}:OnlyEven", description="even ids"
+            )
+        )
 """
-
-
-def answer(**options: Any) -> tuple[int, ...]:
-    """What a tiny engine answers."""
-    with LLM(num_kv_blocks=16, **({"executor": "null"} | options)) as llm:
-        (output,) = llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)
-    return output.outputs[0].token_ids
 
 
 def test_an_executor_of_a_plugin_runs_by_its_name(site: Site) -> None:
@@ -202,77 +186,6 @@ def test_names_are_texts(value: object) -> None:
     """Anything else is refused by option and value."""
     with pytest.raises(ConfigError, match="plugins is "):
         EngineConfig(plugins=value)
-
-
-CHOSEN_BADLY = {
-    "an import that fails": (
-        "'no_such_module:X', 'c', needs_model=False",
-        "no_such_module:X: the module 'no_such_module' is not installed",
-    ),
-    "a name that is not there": (
-        "'json:Mine', 'c', needs_model=False",
-        "json:Mine: AttributeError",
-    ),
-    "a constructor that raises": (
-        "'builtins:range', 'c', needs_model=False",
-        "builtins:range: TypeError",
-    ),
-    "no executor": (
-        "'builtins:dict', 'c', needs_model=False",
-        "is a dict, must be Executor",
-    ),
-    "a requirement that is missing": (
-        "'a:B', 'c', requires=('no_such_module',), install_hint='pip install x'",
-        "cannot run here: not installed: no_such_module; pip install x",
-    ),
-    "a model that is missing": ("'a:B', 'c'", "'mine' needs a model"),
-}
-
-
-@pytest.mark.parametrize("case", CHOSEN_BADLY)
-def test_an_executor_that_cannot_be_made_says_why(site: Site, case: str) -> None:
-    """The descriptor was fine; what it names is found out when it is chosen."""
-    fields, reason = CHOSEN_BADLY[case]
-    site.install(
-        "@hookimpl\ndef hybrid_register_executors(register):\n"
-        f"    register(ExecutorDescriptor('mine', {fields}))"
-    )
-    with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
-        answer(executor="mine")
-    if "cannot run" not in reason and "needs" not in reason:
-        assert "executor 'mine' of plugin mine (hybrid-mine 1.2)" in str(caught.value)
-    assert answer()
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"api_version": (9, 0)}, "API version is 9.0"),
-        ({"name": "other"}, "calls itself 'other' in its capabilities"),
-        ({"devices": ()}, "have no devices"),
-        ({"block_sizes": ()}, "have no block_sizes"),
-        ({"block_sizes": (0,)}, "block_sizes has 0"),
-        ({"fast_dtypes": {}}, "fast_dtypes of 'cpu' are ()"),
-        ({"fast_dtypes": {"cpu": ("float8",)}}, "must be some of dtypes: float32"),
-    ],
-)
-def test_capabilities_that_make_no_sense_are_refused_by_field(
-    site: Site, changes: dict[str, Any], reason: str
-) -> None:
-    """Before a model is looked for; the plugin is named."""
-    source = EXECUTOR.replace('name="mine", **CHANGES', "**CHANGES")
-    source = source.replace("CHANGES = {}", f"CHANGES = {{'name': 'mine'}} | {changes}")
-    site.install(source)
-    with pytest.raises(PluginError, match=re.escape(reason)) as caught:
-        answer(executor="mine")
-    assert "executor 'mine' of plugin mine (hybrid-mine 1.2)" in str(caught.value)
-
-
-def test_capabilities_that_raise_are_refused(site: Site) -> None:
-    """A machine that an executor cannot even describe is not run on."""
-    site.install(EXECUTOR.replace("CHANGES = {}", ""))
-    with pytest.raises(PluginError, match="failed in capabilities: NameError"):
-        answer(executor="mine")
 
 
 def test_a_scheduler_that_is_none_names_its_plugin(site: Site) -> None:

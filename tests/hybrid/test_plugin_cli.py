@@ -16,7 +16,11 @@ Captured = pytest.CaptureFixture[str]
 REGISTER = """
     @hookimpl
     def hybrid_register_executors(register):
-        register(ExecutorDescriptor("mine", "no_such_module:X", "a test's"))
+        register(
+            ExecutorDescriptor(
+                name="mine", path="no_such_module:X", description="a test's"
+            )
+        )
 
     @hookimpl
     def hybrid_step_finished(step):

@@ -84,8 +84,8 @@ def test_steps_requests_and_the_end_are_told_in_order() -> None:
     assert all(step.total_s >= 0 for step in steps)
     finished = [event for event in watcher.told if isinstance(event, RequestOutput)]
     assert finished == outputs
-    assert watcher.told[-1] == EngineStopped(None, 2)
-    assert watcher.told.count(EngineStopped(None, 2)) == 1
+    assert watcher.told[-1] == EngineStopped(error=None, num_requests=2)
+    assert watcher.told.count(EngineStopped(error=None, num_requests=2)) == 1
 
 
 def test_requests_that_end_otherwise_are_told_as_well() -> None:
@@ -117,7 +117,7 @@ def test_a_failed_engine_says_what_ended_it() -> None:
     output, stopped = watcher.told
     assert output.outputs[0].finish_reason is FinishReason.ERROR
     assert output.error == str(caught.value)
-    assert stopped == EngineStopped(str(caught.value), 1)
+    assert stopped == EngineStopped(error=str(caught.value), num_requests=1)
     assert "device lost" in stopped.error
 
 
@@ -230,7 +230,7 @@ def test_an_engine_from_options_tells_of_its_start(site: Site) -> None:
             block_size=4,
             num_blocks=9,
         ),
-        EngineStopped(None, 1),
+        EngineStopped(error=None, num_requests=1),
     ]
 
 

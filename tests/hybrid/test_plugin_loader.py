@@ -15,7 +15,11 @@ MAJOR, MINOR = API_VERSION
 REGISTER = """
     @hookimpl
     def hybrid_register_executors(register):
-        register(ExecutorDescriptor("mine", "{module}:Mine", "a test's"))
+        register(
+            ExecutorDescriptor(
+                name="mine", path="{module}:Mine", description="a test's"
+            )
+        )
 """
 WATCH = """
     @hookimpl
@@ -94,32 +98,35 @@ BROKEN = {
     "a shadow of a built-in": (
         (
             "@hookimpl\ndef hybrid_register_executors(register):\n"
-            "    register(ExecutorDescriptor('null', 'a:B', 'c'))"
+            "    register(ExecutorDescriptor(name='null', path='a:B', description='c'))"
         ),
         "its executor would shadow executor 'null' of plugin built-in",
     ),
     "a name given twice": (
         (
             "@hookimpl\ndef hybrid_register_schedulers(register):\n"
-            "    register(SchedulerDescriptor('x', 'a:B', 'c'))\n"
-            "    register(SchedulerDescriptor('x', 'a:B', 'c'))"
+            "    register(SchedulerDescriptor(name='x', path='a:B', description='c'))\n"
+            "    register(SchedulerDescriptor(name='x', path='a:B', description='c'))"
         ),
         "scheduler 'x' is there twice",
     ),
     "a descriptor of another kind": (
         (
             "@hookimpl\ndef hybrid_register_executors(register):\n"
-            "    register(SchedulerDescriptor('x', 'a:B', 'c'))"
+            "    register(SchedulerDescriptor(name='x', path='a:B', description='c'))"
         ),
         "which is no ExecutorDescriptor",
     ),
     "a malformed path": (
-        "ExecutorDescriptor('x', 'no.colon', 'c')",
-        "class_path is 'no.colon', must be 'module:name'",
+        "ExecutorDescriptor(name='x', path='no.colon', description='c')",
+        "path is 'no.colon', must be 'module:name'",
     ),
-    "a reserved name": ("ExecutorDescriptor('auto', 'a:B', 'c')", "'auto'"),
+    "a reserved name": (
+        "ExecutorDescriptor(name='auto', path='a:B', description='c')",
+        "'auto'",
+    ),
     "a dotted requirement": (
-        "ExecutorDescriptor('x', 'a:B', 'c', requires=('a.b',))",
+        "ExecutorDescriptor(name='x', path='a:B', description='c', requires=('a.b',))",
         "'a.b', must be top-level modules",
     ),
 }
@@ -153,10 +160,10 @@ def test_a_refused_plugin_leaves_nothing_behind(site: Site) -> None:
         """
         @hookimpl
         def hybrid_register_executors(register):
-            register(ExecutorDescriptor("good", "a:B", "c"))
+            register(ExecutorDescriptor(name="good", path="a:B", description="c"))
         @hookimpl
         def hybrid_register_schedulers(register):
-            register(SchedulerDescriptor("paged", "a:B", "c"))
+            register(SchedulerDescriptor(name="paged", path="a:B", description="c"))
         @hookimpl
         def hybrid_step_finished(step):
             raise AssertionError("called")
@@ -211,7 +218,7 @@ def test_an_instance_for_an_entry_point_is_a_plugin(site: Site) -> None:
             hybrid_api_version = API_VERSION
             @hookimpl
             def hybrid_register_executors(self, register):
-                register(ExecutorDescriptor("mine", "a:B", "c"))
+                register(ExecutorDescriptor(name="mine", path="a:B", description="c"))
         plugin = Plugin()
         """
     )

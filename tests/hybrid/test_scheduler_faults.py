@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from hybrid import EngineClosed, ExecutorFailed, SamplingParams
+from hybrid import EngineClosed, EngineFailed, ExecutorFailed, SamplingParams
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.scheduler import StepPlan
 from tests.hybrid.null_stand import make_engine
@@ -45,9 +45,10 @@ def test_a_scheduler_that_fails_ends_the_engine_by_name(
     for name, method in methods.items():
         monkeypatch.setattr(engine.scheduler, name, method)
     with pytest.raises(
-        ExecutorFailed, match=f"scheduler PagedScheduler failed .*{reason}"
-    ):
+        EngineFailed, match=f"scheduler PagedScheduler failed .*{reason}"
+    ) as caught:
         engine.step()
+    assert not isinstance(caught.value, ExecutorFailed)
     assert closed == [1]
     assert engine.stats().requests_finished_total == {"error": 2}
     assert not engine.has_unfinished_requests()

@@ -67,7 +67,7 @@ class EchoExecutor(Executor):
                 f"executor echo: vocab_size is {vocab_size!r}, must be 1 or more"
             )
         self._vocab_size, self._block_size = vocab_size, config.block_size
-        return ModelInfo("echo", vocab_size, max_model_len=4096)
+        return ModelInfo(architecture="echo", vocab_size=vocab_size, max_model_len=4096)
 
     def kv_spec(self) -> KVSpec:
         """One layer, one head, one float32 each for K and V: room for an int64."""

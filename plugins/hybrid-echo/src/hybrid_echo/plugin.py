@@ -15,7 +15,7 @@ def hybrid_register_executors(register: Callable[[ExecutorDescriptor], None]) ->
     register(
         ExecutorDescriptor(
             name="echo",
-            class_path="hybrid_echo.executor:EchoExecutor",
+            path="hybrid_echo.executor:EchoExecutor",
             description="goes on as the text went on before; no model",
             needs_model=False,
         )
@@ -28,7 +28,7 @@ def hybrid_register_schedulers(register: Callable[[SchedulerDescriptor], None]) 
     register(
         SchedulerDescriptor(
             name="shortest-prompt",
-            factory_path="hybrid_echo.policy:shortest_prompt_first",
+            path="hybrid_echo.policy:shortest_prompt_first",
             description="the shortest prompt first",
         )
     )
