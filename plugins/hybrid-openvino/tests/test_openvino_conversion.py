@@ -12,6 +12,7 @@ import structlog
 import torch
 import transformers
 from hybrid_openvino import ir_directory
+from hybrid_openvino import options as options_module
 from openvino_stand import TOKEN_IDS, distance, load, logits, make_plan
 
 from hybrid.api import CheckpointError, ConfigError, UnsupportedFeature
@@ -178,6 +179,7 @@ def test_a_broken_or_foreign_xml_is_refused(llama_ir: Path, tmp_path: Path) -> N
         ({"int4_group_size": 0}, "int4_group_size is 0"),
         ({"int4_group_size": True}, "int4_group_size is True"),
         ({"int4_group_size": 32}, "int4_group_size is 32, but weights is 'f32'"),
+        ({"INFERENCE_NUM_THREADS": 2}, "num_threads is 1; give one"),
         ({"kv": 1}, "unknown option 'kv'.*KV_CACHE_PRECISION"),
         ({"NETWORK_NAME": "x"}, "unknown option 'NETWORK_NAME'"),
         ({"KV_CACHE_PRECISION": "u3"}, "KV_CACHE_PRECISION=u3"),
@@ -199,6 +201,25 @@ def test_an_ir_stores_its_weights_already(
     """An option that would do nothing is refused, not dropped."""
     with pytest.raises(ConfigError, match="stored already"):
         load(llama_ir, **options)
+
+
+def test_a_missing_compressor_is_named_before_anything_is_done(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that installs it."""
+    monkeypatch.setattr(options_module, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"NNCF: pip install 'hybrid-openvino\[wei"):
+        load(llama, weights="int8")
+
+
+def test_an_ir_without_its_configuration_is_refused(
+    llama_ir: Path, tmp_path: Path
+) -> None:
+    """By the file that is missing."""
+    directory = shutil.copytree(llama_ir, tmp_path / "ir")
+    (directory / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        load(directory)
 
 
 def test_a_cache_that_cannot_be_written_stops_no_model(

@@ -77,6 +77,11 @@ def load_ir(
 def _read_config(directory: Path) -> "PreTrainedConfig":
     from transformers import AutoConfig  # noqa: PLC0415 - seconds to import
 
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(
+            f"{directory} has no config.json, which says what model it is; an export "
+            "by optimum-cli writes one"
+        )
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(directory), local_files_only=True, trust_remote_code=False
@@ -165,7 +170,8 @@ def _keep(model: ov.Model, origin: Path, target: Path) -> None:
 
 
 def _directory_name(source: ModelSource, options: OpenVINOOptions) -> str:
-    key = (source.fingerprint, options.weights, options.int4_group_size)
+    group_size = options.int4_group_size if options.weights == "int4" else None
+    key = (source.fingerprint, options.weights, group_size)
     made_by = (CONVERTER_VERSION, ov.get_version())
     digest = hashlib.sha256(repr((key, made_by)).encode()).hexdigest()[:16]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.name).strip(".-")[:_MAX_NAME]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
 from hybrid.api import ConfigError, ExecutorConfig
@@ -12,6 +13,7 @@ PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 """OpenVINO's names of the engine's dtypes."""
 PRECISION_HINT: Final = "INFERENCE_PRECISION_HINT"
 KV_PRECISION: Final = "KV_CACHE_PRECISION"
+NUM_THREADS: Final = "INFERENCE_NUM_THREADS"
 _OWN: Final = {
     "weights": f"one of {', '.join(WEIGHTS)}",
     "int4_group_size": f"numbers that share a scale, default {DEFAULT_GROUP_SIZE}",
@@ -62,7 +64,12 @@ def parse_options(
     # own default is u8: half the memory, less exact, slower to read (5 % seen).
     properties: dict[str, Any] = {PRECISION_HINT: precision, KV_PRECISION: precision}
     if config.num_threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = config.num_threads
+        threads = given.setdefault(NUM_THREADS, config.num_threads)
+        if threads != config.num_threads:
+            raise ConfigError(
+                f"executor openvino: {NUM_THREADS} is {threads!r}, num_threads is "
+                f"{config.num_threads}; give one"
+            )
     return OpenVINOOptions(weights, _group_size(own, weights), properties | given)
 
 
@@ -71,6 +78,12 @@ def _weights(own: Mapping[str, Any], precision: str) -> str:
     if not isinstance(weights, str) or weights not in WEIGHTS:
         raise ConfigError(
             f"executor openvino: weights is {weights!r}, must be {_OWN['weights']}"
+        )
+    if weights in {"int8", "int4"} and find_spec("nncf") is None:
+        # Said here: the conversion before it takes longest.
+        raise ConfigError(
+            f"executor openvino: weights is {weights!r}, which needs NNCF: "
+            "pip install 'hybrid-openvino[weights]'"
         )
     if weights != "auto":
         return weights

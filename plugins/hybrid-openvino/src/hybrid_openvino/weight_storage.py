@@ -22,7 +22,7 @@ def store_weights(model: ov.Model, weights: str, int4_group_size: int) -> ov.Mod
     the output in int8: NNCF's own choices.
 
     Raises:
-        ConfigError: NNCF is not installed, or a matrix does not divide into groups.
+        ConfigError: a matrix does not divide into groups.
     """
     if weights == "bf16":
         _store_bf16(model)
@@ -47,13 +47,8 @@ def _store_bf16(model: ov.Model) -> None:
 
 
 def _compress(model: ov.Model, weights: str, group_size: int) -> ov.Model:
-    try:
-        import nncf  # noqa: PLC0415 - an extra, and seconds to import
-    except ImportError as error:
-        raise ConfigError(
-            f"executor openvino: weights is {weights!r}, which needs NNCF: "
-            "pip install 'hybrid-openvino[weights]'"
-        ) from error
+    import nncf  # noqa: PLC0415 - an extra (see options), and seconds to import
+
     settings: dict[str, Any] = {"mode": nncf.CompressWeightsMode.INT8_ASYM}
     if weights == "int4":
         settings = {
