@@ -1,16 +1,17 @@
 """One OpenVINO model under hybrid's scheduler and under OpenVINO GenAI's, in turns.
 
-Both run the same IR directory in one process with the same properties: GenAI's
-continuous-batching pipeline has OpenVINO's defaults, and so have we. Needs
+Both run the same IR directory in one process. Each has its own defaults (GenAI a u8
+cache, we one in the dtype) unless --kv-cache-precision sets both alike. Needs
 openvino-genai beside the plugin.
 
-python bench/beside_genai.py IR_DIRECTORY --batch 1 8 32 --prefix 0 512
+python bench/beside_genai.py IR_DIRECTORY --kv-cache-precision u8
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -23,13 +24,25 @@ Engine = Callable[[Prompts, int], int]
 CACHE_GIB = 2
 
 
-def hybrid_engine(directory: str, budget: int, *, caches_prefixes: bool) -> Engine:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What both engines are told."""
+
+    directory: str
+    properties: dict[str, str]
+    budget: int
+    """Most tokens of a step."""
+    caches_prefixes: bool
+
+
+def hybrid_engine(setting: Setting) -> Engine:
     """Our scheduler over the plugin."""
     llm = LLM(
-        directory,
+        setting.directory,
         executor="openvino",
-        enable_prefix_caching=caches_prefixes,
-        max_num_batched_tokens=budget,
+        executor_options=setting.properties,
+        enable_prefix_caching=setting.caches_prefixes,
+        max_num_batched_tokens=setting.budget,
         kv_cache_memory=CACHE_GIB * 2**30,
         skip_tokenizer_init=True,
     )
@@ -42,15 +55,17 @@ def hybrid_engine(directory: str, budget: int, *, caches_prefixes: bool) -> Engi
     return run
 
 
-def genai_engine(directory: str, budget: int, *, caches_prefixes: bool) -> Engine:
+def genai_engine(setting: Setting) -> Engine:
     """OpenVINO GenAI's own pipeline."""
     limits = genai.SchedulerConfig()
     limits.cache_size = CACHE_GIB
     limits.max_num_seqs = 256
-    limits.max_num_batched_tokens = budget
+    limits.max_num_batched_tokens = setting.budget
     limits.dynamic_split_fuse = True
-    limits.enable_prefix_caching = caches_prefixes
-    pipeline = genai.ContinuousBatchingPipeline(directory, limits, "CPU", {})
+    limits.enable_prefix_caching = setting.caches_prefixes
+    pipeline = genai.ContinuousBatchingPipeline(
+        setting.directory, limits, "CPU", setting.properties
+    )
 
     def run(prompts: Prompts, num_tokens: int) -> int:
         config = genai.GenerationConfig()
@@ -73,13 +88,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="in, and out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=int, default=2048, help="tokens a step")
+    parser.add_argument("--kv-cache-precision", help="of both; default: each its own")
     options = parser.parse_args()
+    precision = options.kv_cache_precision
+    properties = {} if precision is None else {"KV_CACHE_PRECISION": precision}
     rng = np.random.default_rng(0)
     for prefix in options.prefix:
-        engines = [
-            make(options.model, options.budget, caches_prefixes=prefix > 0)
-            for make in (hybrid_engine, genai_engine)
-        ]
+        setting = Setting(options.model, properties, options.budget, prefix > 0)
+        engines = [make(setting) for make in (hybrid_engine, genai_engine)]
         for batch in options.batch:
             shared = rng.integers(100, 40_000, prefix).tolist()
             rates: list[list[float]] = [[], []]
