@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -68,6 +69,13 @@ class ExecutorCase:
             pytest.skip(f"executor {self.executor}: {entry.descriptor.missing}")
         return create_executor(plugins, self.executor, has_model=True)
 
+    @classmethod
+    @cache
+    def declared(cls) -> Capabilities:
+        """What the executor declares, asked for once."""
+        with closing(cls().make_executor()) as executor:
+            return executor.capabilities()
+
     def write_model(self, folder: Path, architecture: str) -> ModelSource:
         """Write a tiny model into a new folder; here: a Hugging Face directory."""
         write_tiny_model(folder, architecture)
@@ -86,10 +94,9 @@ class ExecutorCase:
 
     def executor_config(self, load: Load) -> ExecutorConfig:
         """Choose what the executor is loaded with."""
-        capabilities = self.make_executor().capabilities()
         return ExecutorConfig(
             dtype=load.dtype,
-            device=self.device or capabilities.devices[0],
+            device=self.device or self.declared().devices[0],
             block_size=load.block_size,
             num_threads=self.num_threads,
             options=self.executor_options,
@@ -97,12 +104,12 @@ class ExecutorCase:
 
     def first_load(self) -> Load:
         """Choose the load of tests that need one only."""
-        return self._loads(set(), self.make_executor().capabilities())[0]
+        return self._loads(set(), self.declared())[0]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Spread the tests over what the executor declares."""
         names = set(metafunc.fixturenames)
-        capabilities = self.make_executor().capabilities()
+        capabilities = self.declared()
         if self.device is not None and self.device not in capabilities.devices:
             here = ", ".join(capabilities.devices)
             pytest.skip(
@@ -140,8 +147,7 @@ class ExecutorCase:
     ) -> Iterator[Bench]:
         """The executor, loaded in one way; one at a time."""
         load, case = request.param, cls()
-        executor = case.make_executor()
-        try:
+        with closing(case.make_executor()) as executor:
             loaded = load_executor(
                 executor,
                 find_source(load.architecture),
@@ -154,8 +160,6 @@ class ExecutorCase:
                 label=load.label,
                 tolerance=cls.logit_tolerance,
             )
-        finally:
-            executor.close()
 
     @pytest.fixture
     def every_bench(self, bench: Bench) -> Bench:

@@ -1,5 +1,6 @@
 """What is declared works; what is not declared is refused, by name."""
 
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -32,12 +33,13 @@ class HonestyTests(ExecutorCase):
 
     def test_capabilities_do_not_change(self, bench: Bench) -> None:
         """The same before loading, after it, and of every instance."""
-        fresh, again = (self.make_executor().capabilities() for _ in range(2))
-        assert fresh == again == bench.capabilities
+        assert self.declared() == bench.capabilities
+        with closing(self.make_executor()) as executor:
+            assert executor.capabilities() == self.declared()
 
     def test_capabilities_make_sense(self) -> None:
         """Something is declared of each kind, nothing twice, nothing contradictory."""
-        can = self.make_executor().capabilities()
+        can = self.declared()
         check_capabilities(can, can.name)
         assert can.name, "the name is empty"
         for field in ("devices", "dtypes", "block_sizes", "kv_orders"):
@@ -72,20 +74,20 @@ class HonestyTests(ExecutorCase):
         self, find_source: FindSource
     ) -> None:
         """A misspelt option is no silent default."""
-        load, executor = self.first_load(), self.make_executor()
+        load = self.first_load()
         config = self.executor_config(load)
         options = {**config.options, UNKNOWN_OPTION: 1}
         source = find_source(load.architecture)
-        try:
-            with pytest.raises(ConfigError, match=UNKNOWN_OPTION):
-                executor.load(source, replace(config, options=options))
-        finally:
-            executor.close()
+        with (
+            closing(self.make_executor()) as executor,
+            pytest.raises(ConfigError, match=UNKNOWN_OPTION),
+        ):
+            executor.load(source, replace(config, options=options))
 
     @pytest.mark.parametrize("option", UNDECLARED)
     def test_an_undeclared_size_dtype_or_device_is_refused(self, option: str) -> None:
         """The engine refuses, before it loads, what the executor does not declare."""
-        can = self.make_executor().capabilities()
+        can = self.declared()
         chosen: dict[str, Any] = {option: UNDECLARED[option]}
         with pytest.raises(ConfigError, match=can.name) as refusal:
             resolve_options(EngineConfig(**chosen), can, None)

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,13 +113,9 @@ class LifecycleTests(ExecutorCase):
         self._check_refused(None)
 
     def _check_refused(self, source: ModelSource | None) -> None:
-        executor = self.make_executor()
         config = self.executor_config(self.first_load())
-        try:
-            with pytest.raises(HybridError):
-                executor.load(source, config)
-        finally:
-            executor.close()
+        with closing(self.make_executor()) as executor, pytest.raises(HybridError):
+            executor.load(source, config)
 
     def _skip_without_model(self) -> None:
         if self.first_load().architecture is None:

@@ -15,7 +15,7 @@ from hybrid.backends.interface import (
 )
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.bridge import KVLayout
-from hybrid.scheduler import ConfigError, StepPlan
+from hybrid.scheduler import CheckpointError, ConfigError, StepPlan
 from tests.backends.faulty_executors import Edits, Logits
 
 
@@ -165,3 +165,15 @@ class Threaded(NullExecutor):
 
 class AnyModel(NullExecutor):
     """Needs a model, and fails as its libraries do, or not at all, where it is none."""
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Let an error of another kind through."""
+        try:
+            return super().load(model, config, progress)
+        except CheckpointError as error:
+            raise OSError(str(error)) from error

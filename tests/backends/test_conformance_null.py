@@ -1,10 +1,11 @@
 """The null executor passes the conformance kit, as do a rounding and a plain one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
 from hybrid.backends.interface import Capabilities, ForwardResult
 from hybrid.backends.null.executor import NullExecutor
@@ -50,6 +51,23 @@ class NoisyExecutor(NullExecutor):
         return ForwardResult((logits + 0.01 * waves).astype(np.float32))
 
 
+class CountedExecutor(NullExecutor):
+    """Knows how many were made and not closed."""
+
+    num_open: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_open = True
+        type(self).num_open += 1
+
+    def close(self) -> None:
+        """Count the first call."""
+        super().close()
+        type(self).num_open -= self._is_open
+        self._is_open = False
+
+
 class TestNull(ExecutorConformance):
     """Everything that it declares: every block size, chunks, copies, log-probs."""
 
@@ -71,3 +89,18 @@ class TestPlain(ExecutorConformance):
 
     executor = PlainExecutor
     architectures = ()
+
+
+class TestCounted(ExecutorConformance):
+    """The kit closes every executor that it makes."""
+
+    executor = CountedExecutor
+    architectures = ()
+    block_sizes: ClassVar[Sequence[int] | None] = (4,)
+
+    @pytest.fixture(scope="class", autouse=True)
+    @staticmethod
+    def _all_closed() -> Iterator[None]:
+        """None is open once the class has run, the collection included."""
+        yield
+        assert CountedExecutor.num_open == 0
