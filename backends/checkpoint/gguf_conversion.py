@@ -1,17 +1,11 @@
 """Converts a GGUF once into a Hugging Face directory that every executor can read.
 
-The directory appears whole or not at all: it is written beside its place and renamed,
-so that a crash leaves nothing behind that looks like a model, and two processes that
-convert at once do not meet. Everything after this sees Hugging Face directories only.
+The directory appears whole or not at all. Everything after this sees Hugging Face
+directories only.
 """
 
-import contextlib
 import hashlib
 import re
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +15,7 @@ from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import CheckpointError, ConfigError
 
 from .json_file import read_json_object
+from .kept_directory import keep_directory
 from .model_source import CheckpointFormat, ModelSource
 from .safetensors_index import check_safetensors
 
@@ -38,9 +33,6 @@ _JSON_FILES: Final = {
     "generation_config.json": None,
 }
 """What a conversion writes, and a key that each of them has."""
-_WORKING: Final = ".converting-"
-_BROKEN: Final = ".broken-"
-_LEFTOVER_AGE_S: Final = 24 * 3600
 
 
 def convert_gguf(
@@ -76,9 +68,13 @@ def convert_gguf(
         from .gguf_directory import write_gguf_directory  # noqa: PLC0415
 
         try:
-            with _working_directory(cache_dir) as working:
-                write_gguf_directory(source.path, dtype, working, progress)
-                _move_into_place(working, target)
+            keep_directory(
+                target,
+                lambda working: write_gguf_directory(
+                    source.path, dtype, working, progress
+                ),
+                _is_whole,
+            )
         except OSError as error:
             raise CheckpointError(
                 f"{source.path} cannot be converted into {cache_dir}: {error}"
@@ -92,28 +88,6 @@ def _directory_name(source: ModelSource, dtype: str) -> str:
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).strip(".-")
     return f"{name[:_MAX_NAME_CHARACTERS]}-{dtype}-{digest}"
-
-
-@contextlib.contextmanager
-def _working_directory(cache_dir: Path) -> Iterator[Path]:
-    """A directory beside the converted ones, gone at the end unless renamed."""
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(cache_dir)
-    working = Path(tempfile.mkdtemp(prefix=_WORKING, dir=cache_dir))
-    try:
-        yield working
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
-
-
-def _remove_leftovers(cache_dir: Path) -> None:
-    """Remove what conversions left that were killed long ago."""
-    oldest = time.time() - _LEFTOVER_AGE_S
-    for prefix in (_WORKING, _BROKEN):
-        for path in cache_dir.glob(f"{prefix}*"):
-            with contextlib.suppress(OSError):  # another process may do the same
-                if path.stat().st_mtime < oldest:
-                    shutil.rmtree(path)
 
 
 def _is_whole(directory: Path) -> bool:
@@ -148,17 +122,3 @@ def _check_json_files(directory: Path) -> None:
                 f"{directory}: {key} differs between generation_config.json and "
                 "config.json"
             )
-
-
-def _move_into_place(working: Path, target: Path) -> None:
-    if target.exists() and not _is_whole(target):
-        broken = Path(tempfile.mkdtemp(prefix=_BROKEN, dir=target.parent))
-        target.rename(broken / target.name)
-        shutil.rmtree(broken, ignore_errors=True)
-    try:
-        working.chmod(0o755)  # mkdtemp's is private; caches are shared
-        working.rename(target)
-    except OSError:
-        # Another process was first; its result is as good.
-        if not _is_whole(target):
-            raise
