@@ -4,6 +4,7 @@
 or a removal the major. Nothing outside this module and ``hybrid.testing`` is promised.
 """
 
+from hybrid.backends.checkpoint.kept_directory import keep_directory
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.free_memory import free_host_memory_bytes
 from hybrid.backends.interface import (
@@ -17,6 +18,7 @@ from hybrid.backends.interface import (
     ProgressCallback,
     SupportsDLPack,
 )
+from hybrid.backends.pytorch.transformers_model import load_transformers_model
 from hybrid.bridge import (
     NULL_BLOCK,
     CSRBlockTable,
@@ -68,7 +70,6 @@ from .plugins.descriptors import (
 from .plugins.engine_events import EngineStarted, EngineStopped, StepFinished
 from .plugins.hookspecs import HookSpecs
 from .plugins.markers import hookimpl
-from .plugins.transformers_model import load_transformers_model
 from .sampler.logits_processor import LogitsProcessor
 
 __all__ = [
@@ -131,6 +132,7 @@ __all__ = [
     "csr_block_table",
     "free_host_memory_bytes",
     "hookimpl",
+    "keep_directory",
     "load_transformers_model",
     "pack_batch",
     "padded_block_table",

@@ -22,14 +22,14 @@ from hybrid.scheduler import (
     StepPlan,
 )
 
-from .executors import capabilities_of, close_executor
+from .executor_calls import capabilities_of, close_executor
+from .failure_reason import failure_reason
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .plugins.engine_events import EngineStopped, StepFinished
-from .plugins.failure_reason import failure_reason
 from .plugins.lifecycle import LifecycleHooks
 from .prompt import Prompt
 from .result_check import check_result

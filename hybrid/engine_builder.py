@@ -20,12 +20,8 @@ from hybrid.scheduler import ConfigError, SchedulerConfig
 from .engine import HybridEngine
 from .engine_config import EngineConfig
 from .events import configure_if_unset
-from .executors import (
-    call_executor,
-    capabilities_of,
-    close_executor,
-    create_executor,
-)
+from .executor_calls import call_executor, capabilities_of, close_executor
+from .executors import create_executor
 from .kv_sizing import choose_num_blocks
 from .logits_processors import make_logits_processors
 from .model_resolution import ResolvedModel, resolve_options

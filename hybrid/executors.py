@@ -1,27 +1,22 @@
 """Executors by name: one is chosen among those that plugins offer, and made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-import structlog
+from typing import Final
 
 from hybrid.backends.interface import Capabilities, Executor
-from hybrid.scheduler import ConfigError, ExecutorFailed, HybridError, PluginError
+from hybrid.scheduler import ConfigError, HybridError, PluginError
 
 from .capability_check import check_capabilities
+from .executor_calls import call_executor, close_executor
+from .failure_reason import failure_reason
 from .nearest_name import nearest_hint
 from .plugins.descriptors import RESERVED_NAME, ExecutorDescriptor
-from .plugins.failure_reason import failure_reason
 from .plugins.manager import PluginManager
 from .plugins.registry import Registration
 
-log = structlog.get_logger()
-
-T = TypeVar("T")
-
-PREFERENCE: Final = ("torch",)
-"""What ``executor="auto"`` takes, the first that is available."""
+AUTO: Final = "torch"
+"""What ``executor="auto"`` stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class ExecutorEntry:
 
 
 def create_executor(plugins: PluginManager, name: str, *, has_model: bool) -> Executor:
-    """Make an executor by name; ``auto`` is the best that is installed.
+    """Make an executor by name; ``auto`` is torch.
 
     Raises:
         ConfigError: there is none of that name, what it needs is not installed, or it
@@ -54,7 +49,7 @@ def create_executor(plugins: PluginManager, name: str, *, has_model: bool) -> Ex
     """
     registry = plugins.executors
     if name == RESERVED_NAME:
-        name = _best_of(plugins)
+        name = AUTO
     entry = registry.find(name)
     if entry is None:
         raise ConfigError(
@@ -83,54 +78,6 @@ def list_executors(plugins: PluginManager) -> tuple[ExecutorEntry, ...]:
     return tuple(_entry(entry) for entry in plugins.executors)
 
 
-def call_executor(
-    name: str,
-    method: Callable[..., Any],
-    expected: type[T] | tuple[type[T], ...],
-    *arguments: object,
-) -> T:
-    """Call a method while an engine is built; what goes wrong names the executor.
-
-    Raises:
-        ExecutorFailed: it raised what is no error of this engine's, or gave what is no
-            ``expected``.
-        HybridError: as it raised it.
-    """
-    try:
-        result = method(*arguments)
-    except HybridError:
-        raise
-    except Exception as error:
-        raise ExecutorFailed(
-            f"executor {name} failed in {method.__name__}: {failure_reason(error)}"
-        ) from error
-    if not isinstance(result, expected):
-        kinds = expected if isinstance(expected, tuple) else (expected,)
-        raise ExecutorFailed(
-            f"executor {name} gave a {type(result).__name__} from {method.__name__}, "
-            f"must give {' or '.join(kind.__name__ for kind in kinds)}"
-        )
-    return result
-
-
-def capabilities_of(executor: Executor) -> Capabilities:
-    """What an executor that was not chosen by name can do.
-
-    Raises:
-        ExecutorFailed: it cannot tell.
-    """
-    return call_executor(type(executor).__name__, executor.capabilities, Capabilities)
-
-
-def close_executor(executor: Executor) -> None:
-    """Close; what it raises is logged, for it would hide why the engine ends."""
-    try:
-        executor.close()
-    except Exception as error:  # noqa: BLE001 - a third party's, at the end of its use
-        name, reason = type(executor).__name__, failure_reason(error)
-        log.warning("executor.close_failed", executor=name, reason=reason)
-
-
 def describe_features(capabilities: Capabilities) -> Sequence[str]:
     """Name what an executor can do beyond running a plan, for tables."""
     flags = {
@@ -143,14 +90,6 @@ def describe_features(capabilities: Capabilities) -> Sequence[str]:
     return [name for name, can in flags.items() if can]
 
 
-def _best_of(plugins: PluginManager) -> str:
-    for name in PREFERENCE:
-        entry = plugins.executors.find(name)
-        if entry is not None and entry.descriptor.missing is None:
-            return name
-    return PREFERENCE[0]
-
-
 def _make(entry: Registration[ExecutorDescriptor]) -> Executor:
     executor = entry.make()
     if not isinstance(executor, Executor):
@@ -161,7 +100,11 @@ def _make(entry: Registration[ExecutorDescriptor]) -> Executor:
 def _read_capabilities(
     entry: Registration[ExecutorDescriptor], executor: Executor
 ) -> Capabilities:
-    """Ask what it can do, and hold it against this engine's contract."""
+    """Ask what it can do, and hold it against this engine's contract.
+
+    Raises:
+        PluginError: it cannot tell, or nobody could build an engine from it.
+    """
     try:
         capabilities = call_executor(
             entry.descriptor.name, executor.capabilities, Capabilities
@@ -169,6 +112,9 @@ def _read_capabilities(
         check_capabilities(capabilities, entry.descriptor.name)
     except HybridError as error:
         raise PluginError(f"{entry}: {error}") from error
+    except SystemExit as error:
+        # Who is merely asked what it can do ends no process.
+        raise PluginError(f"{entry}: {failure_reason(error)}") from error
     return capabilities
 
 
@@ -178,7 +124,13 @@ def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
     if descriptor.missing is not None:
         return ExecutorEntry(*about, reason=descriptor.missing)
     try:
-        capabilities = _read_capabilities(entry, _make(entry))
+        executor = _make(entry)
+        try:
+            capabilities = _read_capabilities(entry, executor)
+        finally:
+            close_executor(executor)
     except HybridError as error:
         return ExecutorEntry(*about, reason=str(error))
+    except SystemExit as error:
+        return ExecutorEntry(*about, reason=failure_reason(error))
     return ExecutorEntry(*about, capabilities=capabilities)

@@ -6,7 +6,7 @@ import structlog
 
 from hybrid.scheduler import Scheduler, StepPlan
 
-from .plugins.failure_reason import failure_reason
+from .failure_reason import failure_reason
 
 log = structlog.get_logger()
 

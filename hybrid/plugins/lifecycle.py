@@ -7,10 +7,10 @@ from typing import Final, Generic, TypeVar
 import pluggy
 import structlog
 
+from hybrid.failure_reason import failure_reason
 from hybrid.outputs import RequestOutput
 
 from .engine_events import EngineStarted, EngineStopped, StepFinished
-from .failure_reason import failure_reason
 from .plugin_record import PluginSource
 
 log = structlog.get_logger()

@@ -7,8 +7,9 @@ loading of all, and the second distribution of a name is passed over in silence.
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+from hybrid.failure_reason import failure_reason
+
 from .built_in import BUILT_IN, BuiltInPlugin
-from .failure_reason import failure_reason
 from .manager import PluginManager
 from .markers import ENTRY_POINT_GROUP
 from .plugin_record import PluginSource, PluginStatus

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Generic, TypeVar
 
+from hybrid.failure_reason import failure_reason
 from hybrid.scheduler.errors import HybridError, PluginError
 from hybrid.scheduler.shown_value import shown
 
 from .descriptors import Descriptor
-from .failure_reason import failure_reason
 from .plugin_record import PluginSource
 
 D = TypeVar("D", bound=Descriptor)

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from hybrid import EngineClosed, ExecutorFailed, InvalidRequest, SamplingParams
+from hybrid import (
+    EngineClosed,
+    EngineFailed,
+    InvalidRequest,
+    SamplingFailed,
+    SamplingParams,
+)
 from hybrid.output_processor import OutputProcessor
 from hybrid.scheduler import GenerateRequest, SchedulerStats, StepPlan
 from hybrid.testing import check_whole, ids_of, run
@@ -51,7 +57,7 @@ def test_a_fault_after_the_step_loses_no_token_in_silence(
         raise KeyError("lost")
 
     monkeypatch.setattr(OutputProcessor, "process", broken)
-    with pytest.raises(ExecutorFailed, match="lost"):
+    with pytest.raises(EngineFailed, match="lost"):
         engine.step()
     with pytest.raises(EngineClosed, match="lost"):
         engine.add_request("b", PROMPT, GREEDY)
@@ -84,7 +90,7 @@ def test_a_processor_that_cannot_say_whether_it_applies_costs_one_request() -> N
     engine = make_engine(logits_processors=[Undecided()])
     engine.add_request("good", PROMPT, GREEDY, stream=False)
     marked = SamplingParams(temperature=0, max_tokens=12, top_k=3)
-    with pytest.raises(ExecutorFailed, match="cannot tell"):
+    with pytest.raises(SamplingFailed, match="cannot tell"):
         engine.add_request("bad", PROMPT, marked)
     outputs = []
     while engine.has_unfinished_requests():

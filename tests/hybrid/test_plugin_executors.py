@@ -1,11 +1,13 @@
 """An executor that a plugin offers and that cannot be had: the error says whose."""
 
 import re
+import sys
 from typing import Any
 
 import pytest
 
-from hybrid import ConfigError, PluginError
+from hybrid import ConfigError, ExecutorFailed, PluginError
+from hybrid.executors import list_executors
 from tests.hybrid.plugin_stand import EXECUTOR, Site, answer, site
 
 __all__ = ["site"]  # pytest finds the fixture here
@@ -74,6 +76,65 @@ def test_capabilities_that_make_no_sense_are_refused_by_field(
     with pytest.raises(PluginError, match=re.escape(reason)) as caught:
         answer(executor="mine")
     assert "executor 'mine' of plugin mine (hybrid-mine 1.2)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("SystemExit(3)", "SystemExit: 3"), ("Panic('index')", "Panic: index")],
+)
+def test_capabilities_that_end_the_process_cost_their_executor_alone(
+    site: Site, fault: str, reason: str
+) -> None:
+    """It is listed with what broke, the others as ever; chosen, it is an error."""
+    site.install(
+        EXECUTOR
+        + f"""
+    class Panic(BaseException):
+        pass
+    def capabilities(self):
+        raise {fault}
+    Mine.capabilities = capabilities
+"""
+    )
+    entries = {entry.name: entry for entry in list_executors(site.load())}
+    assert reason in (entries["mine"].reason or "")
+    assert entries["null"].available
+    with pytest.raises(PluginError, match=reason):
+        answer(executor="mine")
+
+
+@pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise OSError('busy')"])
+def test_a_listed_executor_is_closed_again(site: Site, fault: str) -> None:
+    """Each is made to be asked; one that cannot be closed breaks no list."""
+    module = site.install(
+        EXECUTOR
+        + f"""
+    closed = []
+    def close(self):
+        closed.append(self)
+        {fault}
+    Mine.close = close
+"""
+    )
+    entries = {entry.name: entry for entry in list_executors(site.load())}
+    assert entries["null"].available
+    assert len(sys.modules[module].closed) == 1
+
+
+def test_a_panic_while_a_model_loads_names_the_executor(site: Site) -> None:
+    """No library's own way of failing gets past the engine's."""
+    site.install(
+        EXECUTOR
+        + """
+    class Panic(BaseException):
+        pass
+    def load(self, *_):
+        raise Panic("index")
+    Mine.load = load
+"""
+    )
+    with pytest.raises(ExecutorFailed, match="mine failed in load: Panic: index"):
+        answer(executor="mine")
 
 
 def test_capabilities_that_raise_are_refused(site: Site) -> None:

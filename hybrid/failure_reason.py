@@ -1,7 +1,11 @@
-"""Puts what a plugin raised into one bounded line."""
+"""What counts as a failure of a part that others wrote, and its reason in one line."""
 
 from typing import Final
 
+INTERRUPTS: Final = (KeyboardInterrupt, SystemExit)
+"""What passes through whatever part it is raised in; all else is that part's failure,
+``BaseException`` itself included: libraries in other languages raise panics that are no
+``Exception``."""
 MAX_CHARACTERS: Final = 500
 
 

@@ -32,8 +32,8 @@ def load_transformers_model(
             on what else is in a batch, within the positions that it was made for.
     """
     # Imported here: plugins are imported where neither torch nor a model is needed.
-    from hybrid.backends.pytorch.model_loader import load_model  # noqa: PLC0415
-    from hybrid.backends.pytorch.rope_check import check_rope  # noqa: PLC0415
+    from .model_loader import load_model  # noqa: PLC0415
+    from .rope_check import check_rope  # noqa: PLC0415
 
     loaded = load_model(
         directory,
