@@ -1,18 +1,13 @@
-"""A checkpoint becomes an ordinary IR directory, once, or is refused by name."""
+"""A checkpoint becomes an ordinary model with the same answers, or is refused."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
-import structlog
 import torch
 import transformers
-from hybrid_openvino import ir_directory
-from hybrid_openvino import options as options_module
 from openvino_stand import TOKEN_IDS, distance, load, logits, make_plan
 
 from hybrid.api import CheckpointError, ConfigError, UnsupportedFeature
@@ -52,49 +47,6 @@ def test_a_step_may_want_no_row(llama: Path, llama_ir: Path) -> None:
         distance(logits(executor, make_plan(num_computed=40)), _own_logits(llama)[-1:])
         < 1e-5
     )
-
-
-def test_a_conversion_is_done_once(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second start reads what the first one kept, and nothing else."""
-    first = logits(load(llama, cache_dir=tmp_path))
-
-    def fail(*_: object) -> None:
-        pytest.fail("converted again")
-
-    monkeypatch.setattr(ir_directory, "_convert", fail)
-    assert np.array_equal(logits(load(llama, cache_dir=tmp_path)), first)
-    with pytest.raises(pytest.fail.Exception):
-        load(llama, cache_dir=tmp_path, weights="bf16")
-
-
-@pytest.mark.parametrize("kind", ["llama", "mistral"])
-def test_what_is_kept_is_an_ir_directory(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Loaded as one it answers alike: windows and configuration travel along."""
-    expected = logits(load(request.getfixturevalue(kind), cache_dir=tmp_path))
-    (directory,) = tmp_path.iterdir()
-    assert np.array_equal(logits(load(directory)), expected)
-
-
-def test_windows_of_a_foreign_ir_come_from_its_configuration(
-    mistral: Path, tmp_path: Path
-) -> None:
-    """An export without our note is not run as if it saw everything."""
-    expected = logits(load(mistral, cache_dir=tmp_path))
-    (directory,) = tmp_path.iterdir()
-    file = directory / ir_directory.MODEL_FILE
-    text = file.read_text("utf-8")
-    assert "sliding_windows" in text
-    file.write_text(text.replace("sliding_windows", "something_else"), "utf-8")
-    assert distance(logits(load(directory)), expected) < 1e-6
-    config = json.loads((directory / "config.json").read_text("utf-8"))
-    (directory / "config.json").write_text(
-        json.dumps(config | {"sliding_window": None}), "utf-8"
-    )
-    assert distance(logits(load(directory)), expected) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -157,80 +109,6 @@ def test_a_weight_that_is_no_number_is_found(tmp_path: Path) -> None:
     model.save_pretrained(folder)
     with pytest.raises(CheckpointError, match="not finite"):
         load(folder)
-
-
-def test_a_broken_or_foreign_xml_is_refused(llama_ir: Path, tmp_path: Path) -> None:
-    """The error names the file, or what the model lacks."""
-    directory = shutil.copytree(llama_ir, tmp_path / "ir")
-    file = directory / ir_directory.MODEL_FILE
-    file.write_text("<net", "utf-8")
-    with pytest.raises(CheckpointError, match=r"openvino_model\.xml"):
-        load(directory)
-    parameter = ov.opset13.parameter([1, 4], ov.Type.f32, name="x")
-    ov.save_model(ov.Model([ov.opset13.relu(parameter)], [parameter]), file)
-    with pytest.raises(UnsupportedFeature, match="cache as state"):
-        load(directory)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights": "int3"}, "weights is 'int3', must be one of auto, f32"),
-        ({"int4_group_size": 0}, "int4_group_size is 0"),
-        ({"int4_group_size": True}, "int4_group_size is True"),
-        ({"int4_group_size": 32}, "int4_group_size is 32, but weights is 'f32'"),
-        ({"INFERENCE_NUM_THREADS": 2}, "num_threads is 1; give one"),
-        ({"kv": 1}, "unknown option 'kv'.*KV_CACHE_PRECISION"),
-        ({"NETWORK_NAME": "x"}, "unknown option 'NETWORK_NAME'"),
-        ({"KV_CACHE_PRECISION": "u3"}, "KV_CACHE_PRECISION=u3"),
-        ({"INFERENCE_PRECISION_HINT": "bf16"}, "choose the precision by dtype"),
-    ],
-)
-def test_a_bad_option_is_refused(
-    llama: Path, options: dict[str, Any], message: str
-) -> None:
-    """With its name and value, and what there is."""
-    with pytest.raises(ConfigError, match=message):
-        load(llama, **options)
-
-
-@pytest.mark.parametrize("options", [{"weights": "int4"}, {"int4_group_size": 32}])
-def test_an_ir_stores_its_weights_already(
-    llama_ir: Path, options: dict[str, Any]
-) -> None:
-    """An option that would do nothing is refused, not dropped."""
-    with pytest.raises(ConfigError, match="stored already"):
-        load(llama_ir, **options)
-
-
-def test_a_missing_compressor_is_named_before_anything_is_done(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the command that installs it."""
-    monkeypatch.setattr(options_module, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"NNCF: pip install 'hybrid-openvino\[wei"):
-        load(llama, weights="int8")
-
-
-def test_an_ir_without_its_configuration_is_refused(
-    llama_ir: Path, tmp_path: Path
-) -> None:
-    """By the file that is missing."""
-    directory = shutil.copytree(llama_ir, tmp_path / "ir")
-    (directory / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no config\.json"):
-        load(directory)
-
-
-def test_a_cache_that_cannot_be_written_stops_no_model(
-    llama: Path, tmp_path: Path
-) -> None:
-    """The conversion runs from memory, and a warning says that it was not kept."""
-    (tmp_path / "cache").write_text("a file, no folder", "utf-8")
-    with structlog.testing.capture_logs() as events:
-        executor = load(llama, cache_dir=tmp_path / "cache")
-    assert [event["event"] for event in events] == ["openvino.conversion_not_kept"]
-    assert distance(logits(executor), _own_logits(llama)[-1:]) < 1e-5
 
 
 def test_a_group_that_divides_nothing_is_refused(llama: Path) -> None:

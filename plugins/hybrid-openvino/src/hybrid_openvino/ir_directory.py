@@ -7,7 +7,6 @@ directory, named by what it was made from, so that the next start only reads it.
 import hashlib
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from hybrid.api import (
     ModelSource,
     ProgressCallback,
     UnsupportedFeature,
+    keep_directory,
 )
 
 from .options import OpenVINOOptions
@@ -86,7 +86,7 @@ def _read_config(directory: Path) -> "PreTrainedConfig":
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(directory), local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # transformers raises whatever broke
         raise CheckpointError(
             f"{directory}: config.json cannot be read: {error}"
         ) from error
@@ -119,21 +119,48 @@ def _converted(
     cache_dir: Path | None,
     progress: ProgressCallback | None,
 ) -> ov.Model:
+    """Read what an earlier start kept, or convert and keep it."""
     if cache_dir is None:
         return _convert(source, options, progress)
     target = cache_dir / _directory_name(source, options)
-    if not (target / MODEL_FILE).is_file():
-        model = _convert(source, options, progress)
-        try:
-            _keep(model, source.path, target)
-        except OSError as error:
-            log.warning(
-                "openvino.conversion_not_kept", directory=str(target), reason=str(error)
-            )
-            return model
-        del model
-    # Read back either way: what the cache holds is what runs, and lies in mapped files.
-    return _read_model(target)
+    if _is_whole(target):
+        return _read_model(target)
+    if target.exists():
+        log.warning("openvino.conversion_broken", directory=str(target))
+    model = _convert(source, options, progress)
+    try:
+        keep_directory(
+            target, lambda working: _write_ir(model, source.path, working), _is_whole
+        )
+        # What the cache holds is what runs, and it lies in mapped files.
+        return _read_model(target)
+    except (OSError, RuntimeError, CheckpointError) as error:
+        # OpenVINO says of a full disk that a stream failed.
+        log.warning(
+            "openvino.conversion_not_kept", directory=str(target), reason=str(error)
+        )
+        return model
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether a kept conversion is there and can be read.
+
+    A machine that lost power may keep a file's name and lose its bytes.
+    """
+    try:
+        _read_model(directory)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _write_ir(model: ov.Model, origin: Path, directory: Path) -> None:
+    """Write the model and, beside it, what belongs to it: a directory of its own."""
+    ov.save_model(model, directory / MODEL_FILE, compress_to_fp16=False)
+    for pattern in _COPIED:
+        for file in origin.glob(pattern):
+            if not file.name.endswith(".index.json"):
+                shutil.copy(file, directory)
 
 
 def _convert(
@@ -150,25 +177,6 @@ def _convert(
     return store_weights(traced.model, options.weights, options.int4_group_size)
 
 
-def _keep(model: ov.Model, origin: Path, target: Path) -> None:
-    """Write an IR directory beside its place, then rename: never half a model."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    working = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
-    try:
-        ov.save_model(model, working / MODEL_FILE, compress_to_fp16=False)
-        for pattern in _COPIED:
-            for file in origin.glob(pattern):
-                if not file.name.endswith(".index.json"):
-                    shutil.copy(file, working)
-        try:
-            working.rename(target)
-        except OSError:
-            if not (target / MODEL_FILE).is_file():  # else another process was first
-                raise
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
-
-
 def _directory_name(source: ModelSource, options: OpenVINOOptions) -> str:
     group_size = options.int4_group_size if options.weights == "int4" else None
     key = (source.fingerprint, options.weights, group_size)
@@ -182,10 +190,20 @@ def _windows(model: ov.Model, config: "PreTrainedConfig") -> Sequence[int] | Non
     """Find the windows: noted by our conversion, else said by the configuration."""
     if model.has_rt_info(_WINDOWS_INFO):
         noted: Any = model.get_rt_info(_WINDOWS_INFO)
-        return [int(window) for window in noted.astype(str).split(",")]
+        return _noted_windows(noted.astype(str), config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
     if not window:
         return None
     num_layers: int = config.num_hidden_layers
     types = getattr(config, "layer_types", None) or ["sliding_attention"] * num_layers
     return [window if kind == "sliding_attention" else 0 for kind in types]
+
+
+def _noted_windows(text: str, num_layers: int) -> Sequence[int]:
+    windows = text.split(",")
+    if len(windows) != num_layers or not all(window.isdecimal() for window in windows):
+        raise CheckpointError(
+            f"{MODEL_FILE} notes the sliding windows {text[:80]!r}, must be a number "
+            f"for each of {num_layers} layers"
+        )
+    return [int(window) for window in windows]

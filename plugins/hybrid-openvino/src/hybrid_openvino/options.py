@@ -107,7 +107,13 @@ def _group_size(own: Mapping[str, Any], weights: str) -> int:
 
 def _refuse_unknown(options: Mapping[str, Any], known: Mapping[str, str]) -> None:
     writable = sorted(name for name, access in known.items() if access == "RW")
-    for name in options:
+    for name, value in options.items():
+        if not isinstance(value, (str, int)):
+            # OpenVINO would take 1.5 for 1, in silence.
+            raise ConfigError(
+                f"executor openvino: {name} is {value!r}, must be a whole number, "
+                "true, false or a text"
+            )
         if name not in writable:
             own = ", ".join(f"{key} ({value})" for key, value in _OWN.items())
             raise ConfigError(

@@ -86,12 +86,14 @@ class PagedModel:
 
 def _check_stateful(model: ov.Model) -> None:
     names = {name for port in model.inputs for name in port.names}
-    if "input_ids" not in names or not model.get_sinks():
+    outputs = {name for port in model.outputs for name in port.names}
+    is_decoder = "input_ids" in names and "logits" in outputs
+    if not is_decoder or not model.get_sinks():
         raise UnsupportedFeature(
-            "executor openvino: the model has "
-            f"{len(model.get_sinks())} states and inputs {', '.join(sorted(names))}; "
-            "it needs input_ids and its cache as state (optimum-cli export openvino "
-            "--task text-generation-with-past writes that)"
+            f"executor openvino: the model has {len(model.get_sinks())} states, inputs "
+            f"{', '.join(sorted(names))} and outputs {', '.join(sorted(outputs))}; it "
+            "needs input_ids, logits and its cache as state, as optimum-cli export "
+            "openvino --task text-generation-with-past writes it"
         )
 
 
