@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
             "correctness",
             "sharing",
             "sampling",
+            "sampling_fields",
             "lifecycle",
             "honesty",
         )
@@ -29,16 +30,22 @@ pytest.register_assert_rewrite(
 
 from .answer import Answer, check_answers  # noqa: E402 - see above
 from .engine_run import check_whole, ids_of, run  # noqa: E402
+from .executor_case import DTYPE_TOLERANCES, ExecutorCase, Load  # noqa: E402
 from .executor_conformance import ExecutorConformance  # noqa: E402
 from .loaded_executor import LoadedExecutor, load_executor  # noqa: E402
 from .models import ARCHITECTURES, transformers_answers, write_tiny_model  # noqa: E402
 from .recomputation import recomputed_answers  # noqa: E402
+from .workload import TokenIds  # noqa: E402
 
 __all__ = [
     "ARCHITECTURES",
+    "DTYPE_TOLERANCES",
     "Answer",
+    "ExecutorCase",
     "ExecutorConformance",
+    "Load",
     "LoadedExecutor",
+    "TokenIds",
     "check_answers",
     "check_whole",
     "ids_of",

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pytest
 import structlog
@@ -16,11 +17,15 @@ from hybrid.executors import create_executor
 from hybrid.plugins.loader import load_plugins
 
 from .answer import Answer
-from .bench import Bench
+from .bench import Bench, Reference
 from .loaded_executor import LoadedExecutor, load_executor
 from .models import ARCHITECTURES, transformers_answers, write_tiny_model
 from .recomputation import recomputed_answers
 from .workload import CHUNKS, TokenIds, Workload
+
+DTYPE_TOLERANCES: Final[Mapping[str, float]] = {"bfloat16": 12.0, "float16": 2.0}
+"""For the tiny models, whose logits go up to 200: some roundings in a row, of one part
+in 256 (in 2048) each, where weights, activations and cache are all in that dtype."""
 
 FindSource = Callable[[str | None], ModelSource | None]
 
@@ -31,12 +36,13 @@ class Load(NamedTuple):
     architecture: str | None
     block_size: int
     dtype: str
+    device: str
 
     @property
     def label(self) -> str:
         """For test ids and messages."""
         model = self.architecture or "no model"
-        return f"{model}, block size {self.block_size}, {self.dtype}"
+        return f"{model}, block size {self.block_size}, {self.dtype}, {self.device}"
 
 
 class ExecutorCase:
@@ -53,11 +59,14 @@ class ExecutorCase:
     dtype: ClassVar[str] = "float32"
     """Of all tests but the one that tries every declared dtype."""
     device: ClassVar[str | None] = None
-    """``None``: the first that it declares."""
+    """``None``: all that it declares, each in turn."""
     num_threads: ClassVar[int | None] = None
     logit_tolerance: ClassVar[float] = 0.0
     """0: tokens are equal to the reference's. Above: they may differ where the
     reference's two highest logits are no farther apart."""
+    dtype_tolerances: ClassVar[Mapping[str, float]] = DTYPE_TOLERANCES
+    """By dtype, what its rounding adds to ``logit_tolerance``; nothing where it is not
+    named."""
 
     def make_executor(self) -> Executor:
         """Make a fresh executor; skip what runs where it is not installed."""
@@ -96,7 +105,7 @@ class ExecutorCase:
         """Choose what the executor is loaded with."""
         return ExecutorConfig(
             dtype=load.dtype,
-            device=self.device or self.declared().devices[0],
+            device=load.device,
             block_size=load.block_size,
             num_threads=self.num_threads,
             options=self.executor_options,
@@ -125,6 +134,8 @@ class ExecutorCase:
         if "chunk" in names:
             chunks = CHUNKS if capabilities.chunked_prefill else (None,)
             metafunc.parametrize("chunk", chunks)
+        if "sampling_field" in names:
+            metafunc.parametrize("sampling_field", _sampling_fields(capabilities))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -148,17 +159,18 @@ class ExecutorCase:
         """The executor, loaded in one way; one at a time."""
         load, case = request.param, cls()
         with closing(case.make_executor()) as executor:
-            loaded = load_executor(
-                executor,
-                find_source(load.architecture),
-                case.executor_config(load),
-                num_blocks=Workload(load.block_size, 1).num_blocks,
-            )
+            source = find_source(load.architecture)
+            loaded = case._load(executor, source, load)
+            reference: Reference = case.reference
+            if load.dtype != cls.dtype:
+                own = load._replace(dtype=cls.dtype)
+                reference = partial(case._reference_under, own)
+            more = cls.dtype_tolerances.get(load.dtype, 0.0)
             yield Bench(
                 loaded,
-                case.reference,
+                reference,
                 label=load.label,
-                tolerance=cls.logit_tolerance,
+                tolerance=cls.logit_tolerance + more,
             )
 
     @pytest.fixture
@@ -195,12 +207,32 @@ class ExecutorCase:
     def _loads(self, fixtures: set[str], capabilities: Capabilities) -> list[Load]:
         models = self._models()
         sizes = self.block_sizes or capabilities.block_sizes
-        if "every_bench" in fixtures:
-            return [Load(model, size, self.dtype) for model in models for size in sizes]
-        dtypes = [self.dtype]
+        devices = capabilities.devices if self.device is None else (self.device,)
+        dtypes: Sequence[str] = (self.dtype,)
         if "dtype_bench" in fixtures:
-            dtypes = list(capabilities.dtypes)
-        return [Load(models[0], sizes[0], dtype) for dtype in dtypes]
+            dtypes = capabilities.dtypes
+        if "every_bench" not in fixtures:
+            models, sizes = models[:1], sizes[:1]
+        return [Load(*one) for one in product(models, sizes, dtypes, devices)]
+
+    def _load(
+        self, executor: Executor, source: ModelSource | None, load: Load
+    ) -> LoadedExecutor:
+        num_blocks = Workload(load.block_size, 1).num_blocks
+        config = self.executor_config(load)
+        return load_executor(executor, source, config, num_blocks=num_blocks)
+
+    def _reference_under(
+        self,
+        load: Load,
+        loaded: LoadedExecutor,
+        prompts: Sequence[TokenIds],
+        num_tokens: int,
+    ) -> list[Answer]:
+        """Answer under another load of the same model: no dtype judges itself."""
+        with closing(self.make_executor()) as executor:
+            other = self._load(executor, loaded.source, load)
+            return self.reference(other, prompts, num_tokens)
 
     def _models(self) -> Sequence[str | None]:
         needs_model = bool(self.architectures)
@@ -211,3 +243,13 @@ class ExecutorCase:
             return (None,)
         assert self.architectures, f"{self.executor} needs a model: name architectures"
         return self.architectures
+
+
+def _sampling_fields(capabilities: Capabilities) -> list[Any]:
+    """Those that the executor itself must honour, or the reason why there is none."""
+    if capabilities.sampling_fields and not capabilities.returns_logits:
+        return list(capabilities.sampling_fields)
+    reason = "it declares no sampling_fields"
+    if capabilities.returns_logits:
+        reason = "it returns logits: the engine samples"
+    return [pytest.param("none", marks=pytest.mark.skip(reason=reason))]

@@ -4,11 +4,17 @@ from .correctness import CorrectnessTests
 from .honesty import HonestyTests
 from .lifecycle import LifecycleTests
 from .sampling import SamplingTests
+from .sampling_fields import SamplingFieldTests
 from .sharing import SharingTests
 
 
 class ExecutorConformance(
-    CorrectnessTests, SharingTests, SamplingTests, LifecycleTests, HonestyTests
+    CorrectnessTests,
+    SharingTests,
+    SamplingTests,
+    SamplingFieldTests,
+    LifecycleTests,
+    HonestyTests,
 ):
     """Tests that every executor passes; name yours in a subclass and run pytest.
 

@@ -5,6 +5,7 @@ failed with ``SEEN_BY``.
 """
 
 from collections.abc import Sequence
+from inspect import getmembers, isfunction, signature
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -18,13 +19,17 @@ from hybrid.testing import (
 )
 from tests.backends import dishonest_executors as dishonest
 from tests.backends import faulty_executors as faulty
+from tests.backends import sampling_executors as liars
 
 COPIES: Final = {"test_block_copies_are_done_in_order"}
 CLOSED: Final = {"test_a_closed_executor_leaves_nothing"}
+DTYPES: Final = {"test_every_declared_dtype_gives_the_right_tokens"}
+FIELDS: Final = {"test_a_declared_sampling_field_is_honoured"}
 PROMPT_LOGPROBS: Final = {
     "test_prompt_logprobs_do_not_depend_on_chunks",
     "test_decoded_logprobs_are_those_of_a_prompt",
 }
+DRAWN_SAMPLES: Final = {"test_samples_that_differ_do_not_mix"}
 PREFIXES: Final = {
     "test_a_cached_prefix_gives_the_right_tokens",
     "test_a_prefix_is_shared_while_its_owner_answers",
@@ -49,6 +54,7 @@ MIXED: Final = JOINING | {
 BATCHED: Final = (
     MIXED
     | PROMPT_LOGPROBS
+    | DTYPES
     | {
         "test_a_cached_prefix_gives_the_right_tokens",
         "test_greedy_samples_of_a_prompt_are_all_right",
@@ -67,8 +73,16 @@ ANSWERS: Final = (
     }
 )
 """Requests are answered."""
+ON_A_DEVICE: Final = {
+    name
+    for name, test in getmembers(ExecutorConformance, isfunction)
+    if name.startswith("test_")
+    and not {"bench", "every_bench", "dtype_bench"}.isdisjoint(
+        signature(test).parameters
+    )
+} - FIELDS
+"""Something is loaded on each device."""
 ROWS: Final = {
-    "test_every_declared_dtype_answers",
     "test_logits_come_as_rows_of_float32",
     "test_logprobs_are_those_of_a_distribution",
 }
@@ -115,10 +129,19 @@ SEEN_BY: Final[dict[type[Executor], set[str]]] = {
     faulty.OneRowTooMany: ANSWERS | ROWS,
     faulty.DoubleLogits: ANSWERS | ROWS,
     faulty.LastRowOnly: PROMPT_LOGPROBS,
-    dishonest.FalseDtype: {"test_every_declared_dtype_answers"},
+    dishonest.FalseDtype: DTYPES,
+    dishonest.FlatDtype: DTYPES,
+    dishonest.FalseDevice: ON_A_DEVICE,
+    liars.Greedy: FIELDS | DRAWN_SAMPLES,
+    liars.DeafToTemperature: FIELDS | DRAWN_SAMPLES,
+    liars.DeafToSeed: FIELDS
+    | DRAWN_SAMPLES
+    | {"test_seeded_draws_do_not_depend_on_neighbours"},
+    liars.DeafToTopK: FIELDS,
+    liars.Contrary: FIELDS,
+    liars.NeverStops: FIELDS,
     dishonest.FalseBlockSize: EVERY_BLOCK_SIZE,
     dishonest.SmallPool: {"test_the_pool_is_the_one_asked_for"},
-    dishonest.Boastful: {"test_an_undeclared_size_dtype_or_device_is_refused"},
     dishonest.Contradictory: {"test_capabilities_make_sense"},
     dishonest.Fickle: {"test_capabilities_do_not_change"},
     dishonest.AnyOption: {"test_an_unknown_option_is_refused_by_name"},

@@ -32,6 +32,41 @@ class FalseDtype(Edits):
         return logits * np.float32("nan" if self._config.dtype == "bfloat16" else 1)
 
 
+class FlatDtype(Edits):
+    """Declares float16, and finds all ids equal in it."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare it."""
+        return replace(super().capabilities(), dtypes=("float32", "float16"))
+
+    def change(self, plan: StepPlan, logits: Logits) -> Logits:
+        """Underflow."""
+        del plan
+        return logits * np.float32(self._config.dtype != "float16")
+
+
+class FalseDevice(NullExecutor):
+    """Declares a second device that is not there."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare it."""
+        fast_dtypes = dict.fromkeys(("cpu", "npu"), ("float32",))
+        return replace(
+            super().capabilities(), devices=("cpu", "npu"), fast_dtypes=fast_dtypes
+        )
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Look for it."""
+        if config.device != "cpu":
+            raise ConfigError(f"there is no {config.device}")
+        return super().load(model, config, progress)
+
+
 class FalseBlockSize(NullExecutor):
     """Declares a block size that it cannot do."""
 
@@ -48,24 +83,6 @@ class SmallPool(NullExecutor):
     def allocate_kv(self, num_blocks: int) -> KVLayout:
         """Take one block off."""
         return replace(super().allocate_kv(num_blocks), num_blocks=num_blocks - 1)
-
-
-class Anything(tuple[int, ...]):
-    """Holds every number."""
-
-    __slots__ = ()
-
-    def __contains__(self, _: object) -> bool:
-        """Say yes."""
-        return True
-
-
-class Boastful(NullExecutor):
-    """Declares every block size there is."""
-
-    def capabilities(self) -> Capabilities:
-        """Declare them."""
-        return replace(super().capabilities(), block_sizes=Anything((4,)))
 
 
 class Contradictory(NullExecutor):

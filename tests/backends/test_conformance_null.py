@@ -11,6 +11,7 @@ from hybrid.backends.interface import Capabilities, ForwardResult
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.scheduler import StepPlan
 from hybrid.testing import ExecutorConformance
+from tests.backends.sampling_executors import SelfSampling
 
 
 class PlainExecutor(NullExecutor):
@@ -104,3 +105,11 @@ class TestCounted(ExecutorConformance):
         """None is open once the class has run, the collection included."""
         yield
         assert CountedExecutor.num_open == 0
+
+
+class TestSelfSampling(ExecutorConformance):
+    """Every sampling field shows where it is honoured."""
+
+    executor = SelfSampling
+    architectures = ()
+    block_sizes: ClassVar[Sequence[int] | None] = (4,)
