@@ -112,7 +112,9 @@ def _read_capabilities(
         check_capabilities(capabilities, entry.descriptor.name)
     except HybridError as error:
         raise PluginError(f"{entry}: {error}") from error
-    except SystemExit as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         # Who is merely asked what it can do ends no process.
         raise PluginError(f"{entry}: {failure_reason(error)}") from error
     return capabilities
@@ -121,9 +123,9 @@ def _read_capabilities(
 def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
     descriptor = entry.descriptor
     about = (descriptor.name, descriptor.description, entry.source.name)
-    if descriptor.missing is not None:
-        return ExecutorEntry(*about, reason=descriptor.missing)
     try:
+        if descriptor.missing is not None:
+            return ExecutorEntry(*about, reason=descriptor.missing)
         executor = _make(entry)
         try:
             capabilities = _read_capabilities(entry, executor)
@@ -131,6 +133,8 @@ def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
             close_executor(executor)
     except HybridError as error:
         return ExecutorEntry(*about, reason=str(error))
-    except SystemExit as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a third party's; it costs its own row
         return ExecutorEntry(*about, reason=failure_reason(error))
     return ExecutorEntry(*about, capabilities=capabilities)

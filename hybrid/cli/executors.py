@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,10 +32,7 @@ def executors(
         plugins.warn_of_failures()
         entries = list_executors(plugins)
     if as_json:
-        rows = [
-            _plain({**dataclasses.asdict(entry), "available": entry.available})
-            for entry in entries
-        ]
+        rows = [{**_plain(entry), "available": entry.available} for entry in entries]
         write_now(json.dumps(rows, indent=2, default=str) + "\n")
         return
     from rich.markup import escape  # noqa: PLC0415 - only where a table is drawn
@@ -44,11 +42,12 @@ def executors(
     table = Table(*heads, "KV order", "can", box=None)
     for entry in entries:
         if entry.capabilities is None:
-            cells = ("-", "-", "-", "-", escape(entry.reason or ""))
+            cells = ("-", "-", "-", "-", entry.reason or "")
         else:
             cells = _cells(entry.capabilities)
         available = "yes" if entry.available else "no"
-        table.add_row(entry.name, entry.plugin, available, *cells)
+        row = (entry.name, entry.plugin, available, *cells)
+        table.add_row(*(escape(cell) for cell in row))
     print_table(table)
 
 
@@ -65,9 +64,17 @@ def _cells(can: "Capabilities") -> tuple[str, str, str, str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn tuples into lists, deeply, as JSON would."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+    """Turn what an executor declared into what JSON has.
+
+    Not ``dataclasses.asdict``: it copies, which read-only mappings refuse.
+    """
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value
