@@ -177,6 +177,9 @@ class AsyncHybridEngine:
             self._post(self._engine.close())
         except BaseException as error:  # noqa: BLE001 - every reader is told of it
             # Libraries in other languages raise panics that are no Exception.
+            if isinstance(error, EngineFailed):
+                # The answers that had finished in the very step.
+                self._post([output for output in error.outputs if not output.error])
             self._error = (
                 error
                 if isinstance(error, Exception)

@@ -12,30 +12,27 @@ import structlog
 from hybrid.backends.interface import Executor
 from hybrid.scheduler import (
     EngineClosed,
-    EngineFailed,
     ExecutorFailed,
     FinishReason,
     GenerateRequest,
-    SamplingFailed,
     SamplingParams,
     Scheduler,
     StepPlan,
 )
 
 from .executor_calls import capabilities_of, close_executor
-from .failure_reason import failure_reason
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
-from .plugins.engine_events import EngineStopped, StepFinished
+from .part_guard import PartGuard
 from .plugins.lifecycle import LifecycleHooks
 from .prompt import Prompt
-from .result_check import check_result
+from .result_check import ResultCheck
 from .sampler.sampled_step import SampledStep
 from .sampler.sampler import Sampler
-from .step_abort import abort_all, close_plan
+from .step_abort import abort_all
 
 if TYPE_CHECKING:
     # Text is an extra: without it the engine takes and gives token ids.
@@ -82,10 +79,12 @@ class HybridEngine:
         self.scheduler: Final = scheduler
         self.executor: Final = executor
         self.tokenizer: Final = tokenizer
-        self._capabilities: Final = capabilities_of(executor)
+        can = capabilities_of(executor)
+        self._scheduler_name: Final = f"scheduler {type(scheduler).__name__}"
+        self._executor_name: Final = f"executor {can.name}"
         self.input_processor: Final = InputProcessor(
             tokenizer,
-            self._capabilities,
+            can,
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             max_model_len=max_model_len,
@@ -97,14 +96,12 @@ class HybridEngine:
         self._metrics: Final = EngineMetrics()
         self._hooks: Final = hooks or LifecycleHooks()
         self._outputs: Final = OutputProcessor(
-            tokenizer,
-            self._metrics,
-            log_requests=log_requests,
-            on_finished=self._hooks.request_finished,
-            clock=clock,
+            tokenizer, self._metrics, log_requests=log_requests, clock=clock
         )
         self._end_reason: str | None = None
+        self._part: Final = PartGuard(self._drop, self._fail)
         self._idle_check: Final = IdleCheck(scheduler, clock)
+        self._check: Final = ResultCheck(can, sampler.vocab_size, sampler.num_ids)
 
     def add_request(
         self,
@@ -164,31 +161,19 @@ class HybridEngine:
         """
         self._check_open()
         started_s = self._clock()
-        try:
+        with self._part(self._scheduler_name):
+            self._idle_check.run_if_due()
             plan = self.scheduler.schedule()
             self._sampler.release(plan.finished)
             if not plan.scheduled:
                 assert not self.scheduler.has_unfinished(), "requests wait, none runs"
                 return []
-        except Exception as error:
-            raise self._fail(self.scheduler, error, None) from error
-        try:
-            result = self.executor.execute(plan)
-            check_result(result, self._capabilities)
+        with self._part(self._executor_name, plan, ExecutorFailed):
+            result = self._check.run(plan, self.executor.execute(plan))
+        with self._part("sampling", plan):
             sampled = self._sampler.sample(plan, result)
-        except (KeyboardInterrupt, SystemExit):
-            # What the step wrote is unknown, so its requests end with it.
-            self._drop(plan)
-            raise
-        except BaseException as error:
-            # Libraries in other languages raise panics that are no Exception.
-            raise self._fail(self.executor, error, plan) from error
-        try:
-            outputs = self._commit(plan, sampled, started_s)
-        except Exception as error:
-            raise self._fail(self.scheduler, error, None) from error
+        outputs = self._commit(plan, sampled, started_s)
         self._tell_of_step(plan, started_s)
-        self._idle_check.run_if_due()
         return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -200,20 +185,28 @@ class HybridEngine:
         """
         if self._end_reason is not None:
             return None
-        self.scheduler.abort(request_id)
-        return self._outputs.end(request_id, FinishReason.ABORT)
+        with self._part(self._scheduler_name):
+            self.scheduler.abort(request_id)
+        output = self._outputs.end(request_id, FinishReason.ABORT)
+        self._hooks.tell_of_requests(self._outputs.take_finished())
+        return output
 
     def has_unfinished_requests(self) -> bool:
         """Whether ``step`` has anything to do."""
-        return self._end_reason is None and self.scheduler.has_unfinished()
+        if self._end_reason is not None:
+            return False
+        with self._part(self._scheduler_name):
+            return self.scheduler.has_unfinished()
 
     def stats(self) -> EngineSnapshot:
         """Counters and gauges of now."""
-        return self._metrics.snapshot(self.scheduler.stats(), self._block_size)
+        with self._part(self._scheduler_name):
+            return self._metrics.snapshot(self.scheduler.stats(), self._block_size)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; ``False`` (and nothing done) while any is in use."""
-        return self.scheduler.reset_prefix_cache()
+        with self._part(self._scheduler_name):
+            return self.scheduler.reset_prefix_cache()
 
     def close(self) -> list[RequestOutput]:
         """End every request as aborted and free the executor. Twice is no error."""
@@ -227,55 +220,49 @@ class HybridEngine:
         self, plan: StepPlan, sampled: SampledStep, started_s: float
     ) -> list[RequestOutput]:
         """Tell scheduler and callers what the step gave."""
-        outputs = [self._end_failed(error) for error in sampled.failed]
-        updates = self.scheduler.update(plan, sampled.token_ids)
-        self._metrics.observe_pool(self.scheduler.stats())
-        answers, stopped = self._outputs.process(
-            plan, sampled, updates, started_s=started_s
-        )
-        for key in stopped:
-            self.scheduler.stop(key)
-        return outputs + answers
+        with self._part(self._scheduler_name):
+            for error in sampled.failed:
+                self.scheduler.abort(error.request_id)
+            updates = self.scheduler.update(plan, sampled.token_ids)
+            stats = self.scheduler.stats()
+        with self._part("output processing"):
+            self._metrics.observe_pool(stats)
+            failed = self._outputs.end_failed(sampled.failed, self._executor_name)
+            answers, stopped = self._outputs.process(
+                plan, sampled, updates, started_s=started_s
+            )
+        with self._part(self._scheduler_name):
+            for key in stopped:
+                self.scheduler.stop(key)
+        return failed + answers
 
     def _drop(self, plan: StepPlan) -> None:
         """Abort the requests of a step that was cut short, and close its plan."""
-        for entry in plan.scheduled:
-            self.abort(entry.request.request_id)
-        close_plan(self.scheduler, plan)
+        request_ids = dict.fromkeys(e.request.request_id for e in plan.scheduled)
+        abort_all(self.scheduler, request_ids, plan)
+        for request_id in request_ids:
+            self._outputs.end(request_id, FinishReason.ABORT)
+        self._hooks.tell_of_requests(self._outputs.take_finished())
+
+    def _fail(self, reason: str, plan: StepPlan | None) -> list[RequestOutput]:
+        """End the engine: what its parts hold can no longer be trusted."""
+        if self._end_reason is not None:
+            return []
+        num_ended = len(self._outputs.request_ids)
+        log.error("engine.failed", reason=reason, num_requests_ended=num_ended)
+        return self._end_all(reason, plan)
 
     def _end_all(self, error: str | None, plan: StepPlan | None) -> list[RequestOutput]:
         """End the engine and every request, by an error or, without one, by closing."""
         self._end_reason = error or "the engine was closed"
-        reason = FinishReason.ABORT if error is None else FinishReason.ERROR
-        outputs = self._outputs.end_all(reason, error)
-        abort_all(self.scheduler, [output.request_id for output in outputs], plan)
+        abort_all(self.scheduler, self._outputs.request_ids, plan)
         close_executor(self.executor)
-        if self._hooks.engine_stopped:
-            self._hooks.engine_stopped(
-                EngineStopped(error=error, num_requests=self._metrics.num_requests)
-            )
+        reason = FinishReason.ABORT if error is None else FinishReason.ERROR
+        self._outputs.end_all(reason, error)
+        outputs = self._outputs.take_finished()
+        self._hooks.tell_of_requests(outputs)
+        self._hooks.tell_of_end(error, self._metrics.num_requests)
         return outputs
-
-    def _end_failed(self, error: SamplingFailed) -> RequestOutput:
-        """End one request whose draw is impossible; the step goes on without it."""
-        reason = f"{error} (executor {self._capabilities.name})"
-        log.error("request.failed", request_id=error.request_id, reason=reason)
-        self.scheduler.abort(error.request_id)
-        output = self._outputs.end(error.request_id, FinishReason.ERROR, reason)
-        assert output is not None, "a scheduled request has a state"
-        return output
-
-    def _fail(
-        self, part: Executor | Scheduler, error: BaseException, plan: StepPlan | None
-    ) -> EngineFailed:
-        """End the engine: what its parts hold can no longer be trusted."""
-        name, kind = f"scheduler {type(part).__name__}", EngineFailed
-        if isinstance(part, Executor):
-            name, kind = f"executor {self._capabilities.name}", ExecutorFailed
-        reason = f"{name} failed and the engine has ended: {failure_reason(error)}"
-        num_ended = len(self._end_all(reason, plan))
-        log.error("engine.failed", reason=reason, num_requests_ended=num_ended)
-        return kind(reason)
 
     def _check_open(self) -> None:
         if self._end_reason is not None:
@@ -290,5 +277,5 @@ class HybridEngine:
             num_tokens=plan.num_scheduled_tokens,
             total_s=total_s,
         )
-        if self._hooks.step_finished:
-            self._hooks.step_finished(StepFinished(plan=plan, total_s=total_s))
+        self._hooks.tell_of_requests(self._outputs.take_finished())
+        self._hooks.tell_of_step(plan, total_s)

@@ -1,4 +1,4 @@
-"""Checks the pool's invariants while an engine has nothing to do."""
+"""Checks the pool's invariants while nothing runs."""
 
 from collections.abc import Callable
 from typing import Final
@@ -19,14 +19,13 @@ class IdleCheck:
         self._next_check_s = 0.0
 
     def run_if_due(self) -> None:
-        """Check when nothing runs or waits, at most once a minute.
+        """Check before a step, if nothing ran until now, at most once a minute.
 
         Raises:
             AssertionError: an invariant is broken.
         """
-        if self._scheduler.has_unfinished():
-            return
         now_s = self._clock()
-        if now_s >= self._next_check_s:
-            self._next_check_s = now_s + CHECK_INTERVAL_S
-            self._scheduler.check_integrity()
+        if now_s < self._next_check_s or self._scheduler.stats().num_running:
+            return
+        self._next_check_s = now_s + CHECK_INTERVAL_S
+        self._scheduler.check_integrity()

@@ -6,7 +6,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from hybrid.backends.interface import ProgressCallback
-from hybrid.scheduler import GenerateRequest, InvalidRequest, SamplingParams
+from hybrid.scheduler import (
+    EngineFailed,
+    GenerateRequest,
+    InvalidRequest,
+    SamplingParams,
+)
 from hybrid.scheduler.shown_value import shown
 
 from .batch_progress import BatchProgress
@@ -205,22 +210,19 @@ class LLM:
                 others.append(output)
         return others
 
-    def _run(
+    def _process(
         self,
         prompts: Sequence[Prompt],
         params: Sequence[SamplingParams | None],
         priorities: Sequence[int | None],
-        *,
-        use_tqdm: bool,
-    ) -> list[RequestOutput]:
-        engine = self.llm_engine
-        ids = [next(self._ids) for _ in prompts]
+    ) -> list[tuple[GenerateRequest, str | None]]:
+        """Check every prompt before any is queued; an error says which it was."""
         processed = []
         for index, prompt in enumerate(prompts):
             try:
                 processed.append(
-                    engine.input_processor.process(
-                        ids[index],
+                    self.llm_engine.input_processor.process(
+                        next(self._ids),
                         prompt,
                         params[index],
                         priority=priorities[index] or 0,
@@ -230,6 +232,19 @@ class LLM:
                 if len(prompts) > 1:
                     error.args = (f"prompt {index} of {len(prompts)}: {error}",)
                 raise
+        return processed
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams | None],
+        priorities: Sequence[int | None],
+        *,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        engine = self.llm_engine
+        processed = self._process(prompts, params, priorities)
+        ids = [request.request_id for request, _ in processed]
         done: dict[str, RequestOutput] = {}
         try:
             for request, text in processed:
@@ -239,6 +254,10 @@ class LLM:
                     for output in self._step():
                         done[output.request_id] = output
                         progress.advance(output)
+        except EngineFailed as error:
+            # The caller has been given none of these either.
+            error.outputs = (*done.values(), *error.outputs)
+            raise
         finally:
             # Whatever ends this early, an interrupt say, leaves no request behind.
             for request_id in ids:

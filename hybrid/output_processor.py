@@ -9,6 +9,7 @@ import structlog
 from hybrid.scheduler import (
     FinishReason,
     GenerateRequest,
+    SamplingFailed,
     ScheduledRequest,
     SequenceKey,
     SequenceUpdate,
@@ -17,7 +18,6 @@ from hybrid.scheduler import (
 
 from .metrics import EngineMetrics
 from .outputs import Logprob, PositionLogprobs, RequestOutput
-from .plugins.lifecycle import GuardedHook
 from .request_state import RequestState, SampleState
 from .sampler.sampled_step import SampledStep, TokenLogprobs
 from .tokenizer.detokenizer import IncrementalDetokenizer
@@ -39,18 +39,24 @@ class OutputProcessor:
         metrics: EngineMetrics,
         *,
         log_requests: bool,
-        on_finished: GuardedHook[RequestOutput],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer: Final = tokenizer
         self._metrics: Final = metrics
-        self._on_finished: Final = on_finished
         self._clock: Final = clock
         self._log_finished: Final = log.info if log_requests else log.debug
         self._states: Final[dict[str, RequestState]] = {}
+        self._finished: list[RequestOutput] = []
 
-    def __len__(self) -> int:
-        return len(self._states)
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """The unfinished requests, in the order of adding."""
+        return tuple(self._states)
+
+    def take_finished(self) -> list[RequestOutput]:
+        """The last outputs since the last call, however their requests ended."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def add(self, request: GenerateRequest, text: str | None, *, stream: bool) -> None:
         """Begin a request that the scheduler has taken."""
@@ -118,12 +124,21 @@ class OutputProcessor:
         state.end_all(reason)
         return self._finish(state, self._clock(), reason)
 
-    def end_all(
-        self, reason: FinishReason, error: str | None = None
+    def end_failed(
+        self, failed: Sequence[SamplingFailed], executor: str
     ) -> list[RequestOutput]:
-        """End every request early."""
-        outputs = [self.end(name, reason, error) for name in tuple(self._states)]
+        """End requests whose draws are impossible; their last outputs."""
+        outputs = []
+        for error in failed:
+            reason = f"{error} ({executor})" if error.is_executors else str(error)
+            log.error("request.failed", request_id=error.request_id, reason=reason)
+            outputs.append(self.end(error.request_id, FinishReason.ERROR, reason))
         return [output for output in outputs if output is not None]
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """End every request early."""
+        for request_id in self.request_ids:
+            self.end(request_id, reason, error)
 
     def _output(self, state: RequestState, now_s: float) -> RequestOutput:
         if state.is_finished:
@@ -152,8 +167,7 @@ class OutputProcessor:
             num_cached_tokens=metrics.num_cached_tokens,
             num_preemptions=metrics.num_preemptions,
         )
-        if self._on_finished:
-            self._on_finished(output)
+        self._finished.append(output)
         return output
 
     def _note_plan(self, plan: StepPlan, started_s: float) -> None:

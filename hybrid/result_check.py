@@ -1,23 +1,87 @@
-"""Holds what came out of a step against what the executor said it would return."""
+"""Holds what came out of a step against the plan and what the executor has declared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hybrid.backends.interface import Capabilities, ForwardResult
-from hybrid.scheduler import ExecutorFailed
+from hybrid.scheduler import ExecutorFailed, StepPlan
+from hybrid.scheduler.shown_value import shown
 
 
-def check_result(result: object, capabilities: Capabilities) -> None:
-    """Check the kind of a result; the sampler checks shapes, dtypes and values.
+@dataclass(frozen=True, slots=True)
+class ResultCheck:
+    """What every result of one executor must be; the sampler takes it unseen."""
 
-    Raises:
-        ExecutorFailed: it is no ``ForwardResult``, or holds logits where tokens were
-            declared, or tokens where logits were.
-    """
-    if not isinstance(result, ForwardResult):
-        raise ExecutorFailed(
-            f"execute gave a {type(result).__name__}, must give a ForwardResult"
-        )
-    if capabilities.returns_logits and result.sampled_token_ids is not None:
-        raise ExecutorFailed("it declares returns_logits=True and returned tokens")
-    if not capabilities.returns_logits and result.logits is not None:
-        raise ExecutorFailed("it declares returns_logits=False and returned logits")
-    if not capabilities.returns_logits and result.sampled_token_ids is None:
-        raise ExecutorFailed("it declares returns_logits=False and returned no tokens")
+    capabilities: Capabilities
+    vocab_size: int
+    """Columns of the logits."""
+    num_ids: int
+    """Ids that a tokenizer knows: those below it."""
+
+    def run(self, plan: StepPlan, result: object) -> ForwardResult:
+        """Check kind, shape, dtype and range; the sampler looks for values not finite.
+
+        Returns:
+            The result.
+
+        Raises:
+            ExecutorFailed: says what is wrong with it.
+        """
+        if not isinstance(result, ForwardResult):
+            raise ExecutorFailed(
+                f"execute gave a {type(result).__name__}, must give a ForwardResult"
+            )
+        logits, tokens = result.logits, result.sampled_token_ids
+        if self.capabilities.returns_logits:
+            if tokens is not None:
+                raise ExecutorFailed(
+                    "it declares returns_logits=True and returned tokens"
+                )
+            self._check_logits(plan, logits)
+        elif logits is not None or tokens is None:
+            found = "no tokens" if logits is None else "logits"
+            raise ExecutorFailed(
+                f"it declares returns_logits=False and returned {found}"
+            )
+        else:
+            self._check_tokens(plan, tokens)
+        return result
+
+    def _check_logits(self, plan: StepPlan, logits: Any) -> None:
+        num_rows = sum(entry.num_logits_rows for entry in plan.scheduled)
+        if logits is None:
+            if num_rows:
+                raise ExecutorFailed(f"it returned no logits, {num_rows} rows wanted")
+            return
+        wanted = (num_rows, self.vocab_size)
+        array: NDArray[Any] = np.from_dlpack(logits)
+        if array.shape != wanted or array.dtype != np.float32:
+            raise ExecutorFailed(
+                f"it returned {array.dtype} logits of shape {array.shape}, wanted "
+                f"float32 of shape {wanted}"
+            )
+
+    def _check_tokens(self, plan: StepPlan, sampled: Sequence[Sequence[int]]) -> None:
+        if len(sampled) != len(plan.scheduled):
+            raise ExecutorFailed(
+                f"it sampled for {len(sampled)} entries, the plan has "
+                f"{len(plan.scheduled)}"
+            )
+        for entry, token_ids in zip(plan.scheduled, sampled, strict=True):
+            name = f"request {entry.request.request_id!r}"
+            most = entry.num_samples + entry.num_draft_tokens
+            if not entry.num_samples <= len(token_ids) <= most:
+                raise ExecutorFailed(
+                    f"{name}: it sampled {len(token_ids)} tokens, the plan wants "
+                    f"{entry.num_samples}"
+                )
+            for token_id in token_ids:
+                if type(token_id) is not int or not 0 <= token_id < self.num_ids:
+                    raise ExecutorFailed(
+                        f"{name}: it sampled {shown(token_id)}, must be an id below "
+                        f"{self.num_ids}"
+                    )

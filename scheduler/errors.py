@@ -117,11 +117,15 @@ class SamplingFailed(HybridError):
 
     Attributes:
         request_id: whose draw it is.
+        is_executors: whether the executor's own logits are at fault.
     """
 
-    def __init__(self, message: str, *, request_id: str) -> None:
+    def __init__(
+        self, message: str, *, request_id: str, is_executors: bool = False
+    ) -> None:
         super().__init__(message)
         self.request_id = request_id
+        self.is_executors = is_executors
 
 
 class EngineClosed(HybridError):

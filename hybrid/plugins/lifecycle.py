@@ -9,6 +9,7 @@ import structlog
 
 from hybrid.failure_reason import failure_reason
 from hybrid.outputs import RequestOutput
+from hybrid.scheduler.plan import StepPlan
 
 from .engine_events import EngineStarted, EngineStopped, StepFinished
 from .plugin_record import PluginSource
@@ -45,9 +46,9 @@ class GuardedHook(Generic[Event]):
             source, caller = call
             try:
                 caller(**{self._argument: event})
-            except (KeyboardInterrupt, SystemExit):
+            except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 - a third party's; a panic in Rust is no Exception
+            except BaseException as error:  # noqa: BLE001 - a third party's; one that exits ends no engine
                 self._calls.remove(call)
                 log.warning(
                     "plugin.hook_failed",
@@ -67,3 +68,20 @@ class LifecycleHooks:
     step_finished: GuardedHook[StepFinished] = field(default_factory=GuardedHook)
     request_finished: GuardedHook[RequestOutput] = field(default_factory=GuardedHook)
     engine_stopped: GuardedHook[EngineStopped] = field(default_factory=GuardedHook)
+
+    def tell_of_step(self, plan: StepPlan, total_s: float) -> None:
+        """Pass on a step that has been committed."""
+        if self.step_finished:
+            self.step_finished(StepFinished(plan=plan, total_s=total_s))
+
+    def tell_of_requests(self, outputs: Sequence[RequestOutput]) -> None:
+        """Pass on the last outputs of requests."""
+        if self.request_finished:
+            for output in outputs:
+                self.request_finished(output)
+
+    def tell_of_end(self, error: str | None, num_requests: int) -> None:
+        """Pass on that the engine has ended."""
+        if self.engine_stopped:
+            event = EngineStopped(error=error, num_requests=num_requests)
+            self.engine_stopped(event)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.failure_reason import INTERRUPTS
 from hybrid.scheduler.errors import SamplingFailed
 from hybrid.scheduler.generate_request import GenerateRequest
 
@@ -108,7 +109,9 @@ class RequestSampler:
     def check_highest(self, highest: float) -> None:
         """Raise ``SamplingFailed`` if a row with this maximum is no distribution."""
         if not np.isfinite(highest):
-            raise self._fault(f"the executor's highest logit is {highest}")
+            raise self._fault(
+                f"the executor's highest logit is {highest}", is_executors=True
+            )
 
     def _draw_samples(
         self, raw: NDArray[np.float32], history: TokenHistory, samples: Sequence[int]
@@ -148,7 +151,9 @@ class RequestSampler:
     def _is_for_us(self, processor: LogitsProcessor) -> bool:
         try:
             return processor.applies_to(self.request)
-        except Exception as error:
+        except INTERRUPTS:
+            raise
+        except BaseException as error:
             raise self._fault(
                 f"logits processor {type(processor).__name__} raised "
                 f"{type(error).__name__} in applies_to: {error}"
@@ -164,7 +169,9 @@ class RequestSampler:
         name = type(processor).__name__
         try:
             processor.apply(self.request, sample_index, outputs, row)
-        except Exception as error:
+        except INTERRUPTS:
+            raise
+        except BaseException as error:
             raise self._fault(
                 f"logits processor {name} raised {type(error).__name__}: {error}"
             ) from error
@@ -174,9 +181,10 @@ class RequestSampler:
                 f"logits processor {name} left {highest} as the highest logit"
             )
 
-    def _fault(self, what: str) -> SamplingFailed:
+    def _fault(self, what: str, *, is_executors: bool = False) -> SamplingFailed:
         request_id = self.request.request_id
         return SamplingFailed(
             f"request {request_id!r}: no token can be drawn: {what}",
             request_id=request_id,
+            is_executors=is_executors,
         )

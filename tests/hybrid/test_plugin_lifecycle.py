@@ -125,7 +125,9 @@ class Panic(BaseException):
     """As libraries in other languages raise it."""
 
 
-@pytest.mark.parametrize("fault", [ValueError("no\nluck"), Panic("index")])
+@pytest.mark.parametrize(
+    "fault", [ValueError("no\nluck"), Panic("index"), SystemExit(3)]
+)
 def test_a_hook_that_raises_harms_nobody_and_is_called_once(
     fault: BaseException,
 ) -> None:
@@ -184,7 +186,7 @@ def test_where_nobody_watches_no_event_is_made(
         raise AssertionError("an event was made")
 
     for name in ("StepFinished", "EngineStopped"):
-        monkeypatch.setattr(f"hybrid.engine.{name}", refuse)
+        monkeypatch.setattr(f"hybrid.plugins.lifecycle.{name}", refuse)
     monkeypatch.setattr(GuardedHook, "__call__", refuse)
     engine = watched_engine()
     run(engine, PROMPTS, GREEDY)

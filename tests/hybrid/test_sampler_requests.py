@@ -12,7 +12,6 @@ from hybrid.sampler.logits_processor import LogitsProcessor
 from hybrid.sampler.sampler import Sampler
 from hybrid.sampler.validation import check_params
 from hybrid.scheduler.errors import (
-    ExecutorFailed,
     InvalidRequest,
     SamplingFailed,
     UnsupportedFeature,
@@ -182,20 +181,6 @@ def test_tokens_that_an_executor_sampled_itself_are_taken_as_they_are() -> None:
     assert sampled.logprobs == sampled.prompt_logprobs == (None, None)
     sampler.release([SequenceKey("f", 0), SequenceKey("f", 1)])
     assert sampler.num_requests == 1
-
-
-@pytest.mark.parametrize("tokens", [((1,),), ((1, 2), ()), ((), ())])
-def test_sampled_tokens_that_do_not_fit_the_plan_are_refused(
-    tokens: tuple[tuple[int, ...], ...],
-) -> None:
-    """Too few or too many, for the plan or for an entry: the executor is at fault."""
-    one, two = make_request("a"), make_request("b")
-    sampler = Sampler(9)
-    sampler.add_request(one)
-    sampler.add_request(two)
-    plan = make_plan(make_entry(one), make_entry(two, num_samples=0))
-    with pytest.raises(ExecutorFailed, match="sampled"):
-        sampler.sample(plan, ForwardResult(sampled_token_ids=tokens))
 
 
 def test_draft_tokens_are_refused_not_miscounted() -> None:

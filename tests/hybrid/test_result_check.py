@@ -1,0 +1,54 @@
+"""What came out of a step: everything that does not fit the plan is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hybrid.backends.interface import ForwardResult
+from hybrid.backends.null.executor import CAPABILITIES
+from hybrid.result_check import ResultCheck
+from hybrid.scheduler.errors import ExecutorFailed
+from tests.hybrid.sampler_stand import make_entry, make_plan, make_request
+
+LOGITS = ResultCheck(CAPABILITIES, 3, 2)
+TOKENS = ResultCheck(replace(CAPABILITIES, returns_logits=False), 3, 9)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        np.zeros((2, 3), np.float32),
+        np.zeros((1, 2), np.float32),
+        np.zeros(3, np.float32),
+        np.zeros((1, 3), np.float64),
+        None,
+    ],
+)
+def test_logits_that_do_not_fit_the_plan_are_refused(
+    logits: np.ndarray | None,
+) -> None:
+    """Wrong rows, columns, dtype or nothing at all."""
+    plan = make_plan(make_entry(make_request()))
+    with pytest.raises(ExecutorFailed, match="it returned"):
+        LOGITS.run(plan, ForwardResult(logits=logits))
+
+
+def test_logits_that_fit_pass_as_they_are() -> None:
+    """Every column that the model has, one row for each that is wanted; or none."""
+    result = ForwardResult(logits=np.zeros((1, 3), np.float32))
+    plan = make_plan(make_entry(make_request()))
+    assert LOGITS.run(plan, result) is result
+    empty = make_plan(make_entry(make_request(), num_samples=0, num_logits_rows=0))
+    assert LOGITS.run(empty, ForwardResult()) == ForwardResult()
+
+
+@pytest.mark.parametrize("tokens", [((1,),), ((1, 2), ()), ((), ()), ((9,), ())])
+def test_tokens_that_do_not_fit_the_plan_are_refused(
+    tokens: tuple[tuple[int, ...], ...],
+) -> None:
+    """Too few or too many, for the plan or for an entry, or no id."""
+    one, two = make_request("a"), make_request("b")
+    plan = make_plan(make_entry(one), make_entry(two, num_samples=0))
+    with pytest.raises(ExecutorFailed, match="sampled"):
+        TOKENS.run(plan, ForwardResult(sampled_token_ids=tokens))
