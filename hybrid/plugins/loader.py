@@ -7,7 +7,7 @@ loading of all, and the second distribution of a name is passed over in silence.
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
-from hybrid.failure_reason import failure_reason
+from hybrid.failure_reason import failure_place, failure_reason
 
 from .built_in import BUILT_IN, BuiltInPlugin
 from .manager import PluginManager
@@ -78,4 +78,7 @@ def _load(manager: PluginManager, source: PluginSource, point: EntryPoint) -> No
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a third party's; a panic in Rust is no Exception
-        manager.leave_out(source, PluginStatus.FAILED, failure_reason(error))
+        reason = failure_reason(error)
+        place = failure_place(error, point.module.partition(".")[0])
+        why = reason if place is None else f"{reason} ({place})"
+        manager.leave_out(source, PluginStatus.FAILED, why, cause=error)

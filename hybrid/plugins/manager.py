@@ -37,6 +37,7 @@ class PluginManager:
         self._pluggy: Final = pluggy.PluginManager(PROJECT_NAME)
         self._pluggy.add_hookspecs(HookSpecs)
         self._records: Final[list[PluginRecord]] = []
+        self._causes: Final[dict[str, BaseException]] = {}
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
@@ -82,15 +83,25 @@ class PluginManager:
             )
         )
 
-    def leave_out(self, source: PluginSource, status: PluginStatus, why: str) -> None:
-        """Note a plugin that is not loaded."""
+    def leave_out(
+        self,
+        source: PluginSource,
+        status: PluginStatus,
+        why: str,
+        *,
+        cause: BaseException | None = None,
+    ) -> None:
+        """Note a plugin that is not loaded; ``cause`` is what it raised."""
         self._records.append(PluginRecord(source, status, why))
+        if cause is not None:
+            self._causes[source.name] = cause
 
     def require(self, names: Iterable[str]) -> None:
         """Insist on plugins that were asked for by name.
 
         Raises:
-            PluginError: one is not installed, broken or not the only one of its name.
+            PluginError: one is not installed, broken (what it raised is the cause) or
+                not the only one of its name.
         """
         for name in names:
             found = [r for r in self._records if r.source.name == name]
@@ -102,7 +113,8 @@ class PluginManager:
                 )
             for record in found:
                 if record.status is not PluginStatus.LOADED:
-                    raise PluginError(f"asked for by name: {record}")
+                    cause = self._causes.get(name)
+                    raise PluginError(f"asked for by name: {record}") from cause
 
     def missing_hint(self) -> str:
         """Name the plugins that are not loaded, for the error about an unknown name."""

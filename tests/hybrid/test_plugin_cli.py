@@ -72,7 +72,7 @@ def test_whatever_became_of_a_plugin_is_a_row(
     monkeypatch.setenv("HYBRID_PLUGINS_DISABLED", "off")
     rows = listed(capsys)
     assert rows["broken"]["status"] == "failed"
-    assert rows["broken"]["reason"] == "ValueError: [bold]bad luck[/]"
+    assert rows["broken"]["reason"].startswith("ValueError: [bold]bad luck[/] (")
     assert rows["off"]["status"] == "disabled"
     assert "HYBRID_PLUGINS_DISABLED" in rows["off"]["reason"]
     assert run(["plugins"]) == 0
@@ -180,7 +180,9 @@ def test_an_allow_list_that_cannot_be_met_is_one_line(
     site.install("raise ValueError('bad luck')")
     command = ["generate", "Hello", "--executor", "null", "--plugins", "mine"]
     assert run([*command, "-m", str(site.folder)]) == 1
-    assert capsys.readouterr().err == (
+    err = capsys.readouterr().err
+    assert err.startswith(
         "error: asked for by name: plugin mine (hybrid-mine 1.2) failed: "
-        "ValueError: bad luck\n"
+        "ValueError: bad luck ("
     )
+    assert err.count("\n") == 1
