@@ -7,13 +7,19 @@ loading of all, and the second distribution of a name is passed over in silence.
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+import structlog
+
 from hybrid.failure_reason import failure_place, failure_reason
+from hybrid.nearest_name import nearest_hint
 
 from .built_in import BUILT_IN, BuiltInPlugin
 from .manager import PluginManager
 from .markers import ENTRY_POINT_GROUP
+from .plugin_check import declared_api_version
 from .plugin_record import PluginSource, PluginStatus
 from .selection import PluginSelection
+
+log = structlog.get_logger()
 
 _UNKNOWN: Final = "unknown"
 
@@ -45,7 +51,23 @@ def load_plugins(selection: PluginSelection | None = None) -> PluginManager:
         else:
             taken[source.name] = source
             _load(manager, source, entry_point)
+    _note_absent(manager, selection)
     return manager
+
+
+def _note_absent(manager: PluginManager, selection: PluginSelection) -> None:
+    """Names in either list that nothing answers to, misspelt ones for the most part."""
+    installed = manager.installed
+    for name in dict.fromkeys(selection.allowed or ()):
+        if name not in installed:
+            source = PluginSource(name, _UNKNOWN, _UNKNOWN)
+            why = f"not installed{nearest_hint(name, installed)}"
+            manager.leave_out(source, PluginStatus.MISSING, why)
+    for name in dict.fromkeys(selection.disabled):
+        if name not in installed:
+            hint = nearest_hint(name, installed)
+            reason = f"disabled, and not installed{hint}"
+            log.warning("plugin.unknown_disabled", plugin=name, reason=reason)
 
 
 def _find(manager: PluginManager) -> list[tuple[PluginSource, EntryPoint]]:
@@ -73,12 +95,17 @@ def _source(entry_point: EntryPoint) -> PluginSource:
 
 
 def _load(manager: PluginManager, source: PluginSource, point: EntryPoint) -> None:
+    plugin = None
     try:
-        manager.add(point.load(), source)
+        plugin = point.load()
+        manager.add(plugin, source)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a third party's; a panic in Rust is no Exception
         reason = failure_reason(error)
         place = failure_place(error, point.module.partition(".")[0])
         why = reason if place is None else f"{reason} ({place})"
-        manager.leave_out(source, PluginStatus.FAILED, why, cause=error)
+        version = declared_api_version(plugin)
+        manager.leave_out(
+            source, PluginStatus.FAILED, why, api_version=version, cause=error
+        )

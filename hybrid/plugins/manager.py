@@ -1,6 +1,6 @@
 """The plugins of one engine: what they offer, what became of each, their hooks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pluggy
@@ -41,8 +41,14 @@ class PluginManager:
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
-        """Every plugin that was found, in the order of loading."""
+        """Every plugin that was found or asked for, in the order of loading."""
         return tuple(self._records)
+
+    @property
+    def installed(self) -> tuple[str, ...]:
+        """The names of those that are here, whatever became of them; sorted."""
+        here = (r for r in self._records if r.status is not PluginStatus.MISSING)
+        return tuple(sorted({record.source.name for record in here}))
 
     def add(self, plugin: Any, source: PluginSource) -> None:
         """Register a plugin and take what it offers.
@@ -89,10 +95,12 @@ class PluginManager:
         status: PluginStatus,
         why: str,
         *,
+        api_version: tuple[int, int] | None = None,
         cause: BaseException | None = None,
     ) -> None:
         """Note a plugin that is not loaded; ``cause`` is what it raised."""
-        self._records.append(PluginRecord(source, status, why))
+        record = PluginRecord(source, status, why, api_version=api_version)
+        self._records.append(record)
         if cause is not None:
             self._causes[source.name] = cause
 
@@ -105,8 +113,8 @@ class PluginManager:
         """
         for name in names:
             found = [r for r in self._records if r.source.name == name]
-            if not found:
-                known = sorted({record.source.name for record in self._records})
+            if not found or found[0].status is PluginStatus.MISSING:
+                known = self.installed
                 raise PluginError(
                     f"plugin {name!r} was asked for and is not installed"
                     f"{nearest_hint(name, known)}; there are: {', '.join(known)}"
@@ -122,9 +130,9 @@ class PluginManager:
         return f"; {'; '.join(lost)}" if lost else ""
 
     def warn_of_failures(self) -> None:
-        """Log one ``plugin.failed`` for each plugin that broke or is there twice."""
+        """Log one ``plugin.failed`` for each that broke, is there twice or missing."""
         for record in self._records:
-            if record.status in {PluginStatus.FAILED, PluginStatus.DUPLICATE}:
+            if record.status not in {PluginStatus.LOADED, PluginStatus.DISABLED}:
                 log.warning(
                     "plugin.failed",
                     plugin=record.source.name,
@@ -137,34 +145,35 @@ class PluginManager:
     def lifecycle_hooks(self) -> LifecycleHooks:
         """The lifecycle hooks of all plugins that are registered by now."""
         return LifecycleHooks(
-            engine_started=self._guarded("hybrid_engine_started", "engine"),
-            step_finished=self._guarded("hybrid_step_finished", "step"),
-            request_finished=self._guarded("hybrid_request_finished", "output"),
-            engine_stopped=self._guarded("hybrid_engine_stopped", "engine"),
+            engine_started=self._guarded("hybrid_engine_started"),
+            step_finished=self._guarded("hybrid_step_finished"),
+            request_finished=self._guarded("hybrid_request_finished"),
+            engine_stopped=self._guarded("hybrid_engine_stopped"),
         )
 
-    def _guarded(self, hook_name: str, argument: str) -> GuardedHook[Any]:
+    def _guarded(self, hook_name: str) -> GuardedHook[Any]:
+        caller: pluggy.HookCaller = getattr(self._pluggy.hook, hook_name)
         # Last registered, first called: the order in which pluggy itself calls.
-        implementations = reversed(self._hook(hook_name).get_hookimpls())
-        plugins = {impl.plugin_name: impl.plugin for impl in implementations}
+        implementations = reversed(caller.get_hookimpls())
         sources = {record.source.name: record.source for record in self._records}
-        calls = [
-            (sources[name], self._alone(hook_name, plugin))
-            for name, plugin in plugins.items()
-        ]
-        return GuardedHook(hook_name, argument, calls)
+        calls = [(sources[impl.plugin_name], _bound(impl)) for impl in implementations]
+        return GuardedHook(hook_name, calls)
 
     def _offers(self, kind: str, plugin: Any) -> list[object]:
         """What one plugin registers of one kind."""
         offered: list[object] = []
-        self._alone(f"hybrid_register_{kind}", plugin)(register=offered.append)
+        others = [other for other in self._pluggy.get_plugins() if other is not plugin]
+        alone = self._pluggy.subset_hook_caller(f"hybrid_register_{kind}", others)
+        alone(register=offered.append)
         return offered
 
-    def _alone(self, hook_name: str, plugin: Any) -> pluggy.HookCaller:
-        """A caller of one plugin's implementation of a hook."""
-        others = [other for other in self._pluggy.get_plugins() if other is not plugin]
-        return self._pluggy.subset_hook_caller(hook_name, others)
 
-    def _hook(self, name: str) -> pluggy.HookCaller:
-        caller: pluggy.HookCaller = getattr(self._pluggy.hook, name)
-        return caller
+def _bound(implementation: pluggy.HookImpl) -> Callable[[Any], object]:
+    """A call of one implementation with the one argument that lifecycle hooks have.
+
+    pluggy's own caller of one plugin among many walks over all of them at every call.
+    """
+    function: Callable[..., object] = implementation.function
+    if implementation.argnames:
+        return function
+    return lambda _event: function()

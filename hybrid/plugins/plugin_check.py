@@ -1,7 +1,7 @@
 """What makes an object a plugin that this engine can take."""
 
 import inspect
-from typing import Any
+from typing import Any, TypeGuard
 
 import pluggy
 
@@ -24,9 +24,10 @@ def check_api_version(version: Any) -> tuple[int, int]:
         PluginError: it is no version, its major differs from ours, or its minor is
             newer.
     """
-    is_pair = isinstance(version, tuple) and len(version) == 2
-    if not is_pair or not all(type(part) is int for part in version):
-        raise PluginError(f"API version is {shown(version)}, must be (major, minor)")
+    if not _is_version(version):
+        raise PluginError(
+            f"API version is {shown(version)}, must be (major, minor), both 0 or more"
+        )
     major, minor = version
     if major != API_VERSION[0] or minor > API_VERSION[1]:
         raise PluginError(
@@ -34,6 +35,15 @@ def check_api_version(version: Any) -> tuple[int, int]:
             f"{API_VERSION[0]}.0 to {API_VERSION[0]}.{API_VERSION[1]}"
         )
     return major, minor
+
+
+def declared_api_version(plugin: Any) -> tuple[int, int] | None:
+    """The version that a plugin says it was written against, be it one that we take.
+
+    Runs nothing of it; ``None`` where there is none or it makes no sense.
+    """
+    version = inspect.getattr_static(plugin, VERSION_ATTRIBUTE, None)
+    return version if _is_version(version) else None
 
 
 def check_plugin(plugin: Any) -> tuple[int, int]:
@@ -72,13 +82,27 @@ def check_implementation(implementation: pluggy.HookImpl) -> None:
     """Refuse what pluggy would take and nobody would run.
 
     Raises:
-        PluginError: it is a coroutine function.
+        PluginError: it is a coroutine function, or a generator function that is not
+            a wrapper of pluggy's.
     """
     function = implementation.function
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{function.__name__} is async; hooks are not awaited")
+    is_wrapper = implementation.wrapper or implementation.hookwrapper
+    if inspect.isgeneratorfunction(function) and not is_wrapper:
+        raise PluginError(
+            f"{function.__name__} has a yield; hooks are called, not iterated over"
+        )
 
 
 def hook_names() -> tuple[str, ...]:
     """The hooks there are, in the order in which they are documented."""
     return tuple(name for name in vars(HookSpecs) if name.startswith("hybrid_"))
+
+
+def _is_version(value: Any) -> TypeGuard[tuple[int, int]]:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(type(part) is int and part >= 0 for part in value)
+    )

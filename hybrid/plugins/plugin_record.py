@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class PluginStatus(StrEnum):
-    """What became of a plugin that was found."""
+    """What became of a plugin that was found or asked for."""
 
     LOADED = "loaded"
     DISABLED = "disabled"
@@ -14,6 +14,8 @@ class PluginStatus(StrEnum):
     """It could not be imported, or was refused; nothing of it is registered."""
     DUPLICATE = "duplicate"
     """Another distribution has a plugin of this name; it was not imported."""
+    MISSING = "missing"
+    """It was asked for by name and is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class PluginRecord:
     reason: str | None = None
     """Why it is not loaded."""
     api_version: tuple[int, int] | None = None
-    """That it was written against; ``None`` unless it is loaded."""
+    """That it was written against; ``None`` where it was not imported or tells none."""
     hooks: tuple[str, ...] = ()
     executors: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ class PluginSelection:
     allowed: tuple[str, ...] | None = None
     """These alone, and each must load; ``None``: whatever is installed."""
     disabled: tuple[str, ...] = ()
-    """Not these; a name that is not installed is no error."""
+    """Not these; a name that is not installed is a warning."""
 
     def __post_init__(self) -> None:
         both = sorted({*(self.allowed or ())} & {*self.disabled})
@@ -49,9 +49,12 @@ class PluginSelection:
     def why_not(self, name: str) -> str | None:
         """Why a plugin of this name is left out, or ``None``."""
         if name in self.disabled:
-            return f"by plugins_disabled or {DISABLED_VARIABLE}"
+            return f"listed in plugins_disabled or {DISABLED_VARIABLE}"
         if self.allowed is not None and name not in self.allowed:
-            return f"plugins or {ALLOWED_VARIABLE} names others alone"
+            return (
+                f"plugins or {ALLOWED_VARIABLE} lists the plugins to load, and this "
+                "one is not among them"
+            )
         return None
 
 

@@ -199,3 +199,24 @@ def test_a_scheduler_that_is_none_names_its_plugin(site: Site) -> None:
         answer(scheduler="latest")
     with pytest.raises(PluginError, match=r"'even' of plugin .*the method applies_to"):
         answer(logits_processors=["even"])
+
+
+def test_a_disabled_name_that_is_not_installed_is_one_warning(site: Site) -> None:
+    """It may be misspelt, and then what it was to disable is loaded."""
+    site.install(EXECUTOR)
+    with capture_logs() as events:
+        assert answer(plugins_disabled=["mime", "mime"])
+    (event,) = [e for e in events if e["log_level"] == "warning"]
+    assert (event["event"], event["plugin"]) == ("plugin.unknown_disabled", "mime")
+    assert event["reason"] == "disabled, and not installed; did you mean 'mine'?"
+
+
+def test_a_plugin_beside_an_allow_list_is_told_so(site: Site) -> None:
+    """The reason names both places where such a list may stand."""
+    site.install(EXECUTOR)
+    reason = (
+        "plugins or HYBRID_PLUGINS lists the plugins to load, and this one is not "
+        "among them"
+    )
+    with pytest.raises(ConfigError, match=reason):
+        answer(executor="mine", plugins=[])

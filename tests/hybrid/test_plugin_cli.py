@@ -85,7 +85,10 @@ def test_a_list_survives_an_allow_list_that_cannot_be_met(
     """What an engine would refuse, a listing shows."""
     site.install("raise ValueError")
     monkeypatch.setenv("HYBRID_PLUGINS", "mine,absent")
-    assert listed(capsys)["mine"]["status"] == "failed"
+    rows = listed(capsys)
+    assert rows["mine"]["status"] == "failed"
+    assert rows["absent"]["status"] == "missing"
+    assert rows["absent"]["reason"] == "not installed"
     assert "null" in listed(capsys, "executors")
 
 

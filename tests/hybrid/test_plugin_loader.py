@@ -11,7 +11,6 @@ from tests.hybrid.plugin_stand import HEAD, Site, record_of, site
 
 __all__ = ["site"]  # pytest finds the fixture here
 
-MAJOR, MINOR = API_VERSION
 REGISTER = """
     @hookimpl
     def hybrid_register_executors(register):
@@ -26,11 +25,6 @@ WATCH = """
     def hybrid_step_finished(step):
         pass
 """
-
-
-def version_line(version: object) -> str:
-    """The head of a plugin that was written against another version."""
-    return f"from hybrid.api import *\nhybrid_api_version = {version!r}\n"
 
 
 def test_the_built_ins_are_a_plugin_like_any_other(site: Site) -> None:
@@ -90,6 +84,10 @@ BROKEN = {
     "an async hook": (
         "@hookimpl\nasync def hybrid_step_finished(step): pass",
         "hybrid_step_finished is async",
+    ),
+    "a registration that is a generator": (
+        "@hookimpl\ndef hybrid_register_executors(register): yield",
+        "hybrid_register_executors has a yield",
     ),
     "a registration that raises": (
         "@hookimpl\ndef hybrid_register_executors(register): 1 / 0",
@@ -173,33 +171,6 @@ def test_a_refused_plugin_leaves_nothing_behind(site: Site) -> None:
     assert "shadow scheduler 'paged'" in (record_of(manager).reason or "")
     assert "good" not in manager.executors.names
     assert not manager.lifecycle_hooks().step_finished
-
-
-@pytest.mark.parametrize(
-    ("version", "reason"),
-    [
-        ((MAJOR + 1, 0), f"is {MAJOR + 1}.0, this engine takes {MAJOR}.0 to"),
-        ((MAJOR - 1, MINOR), f"is {MAJOR - 1}.{MINOR}"),
-        ((MAJOR, MINOR + 1), f"is {MAJOR}.{MINOR + 1}"),
-        ("1.0", "is '1.0', must be (major, minor)"),
-        ((1,), "must be (major, minor)"),
-        ((True, 0), "must be (major, minor)"),
-    ],
-)
-def test_another_contract_is_refused(site: Site, version: object, reason: str) -> None:
-    """Majors must be equal and the minor no newer; a senseless version is named."""
-    site.install(REGISTER, head=version_line(version))
-    record = record_of(site.load())
-    assert record.status is PluginStatus.FAILED
-    assert reason in (record.reason or "")
-
-
-def test_a_plugin_without_a_version_is_told_the_line_it_lacks(site: Site) -> None:
-    """The reason can be pasted."""
-    site.install(REGISTER, head="from hybrid.api import *\n")
-    assert f"hybrid_api_version = {API_VERSION}" in (
-        record_of(site.load()).reason or ""
-    )
 
 
 def test_a_class_for_an_entry_point_is_refused(site: Site) -> None:
@@ -297,3 +268,15 @@ def test_a_half_removed_distribution_is_loaded_as_unknown(site: Site) -> None:
     record = record_of(site.load())
     assert record.status is PluginStatus.LOADED
     assert record.source.distribution == "unknown"
+
+
+def test_a_wrapper_of_pluggys_is_a_generator_by_right(site: Site) -> None:
+    """It is marked as one, and pluggy runs it."""
+    site.install(
+        """
+        @hookimpl(wrapper=True)
+        def hybrid_step_finished(step):
+            return (yield)
+        """
+    )
+    assert record_of(site.load()).status is PluginStatus.LOADED
