@@ -72,7 +72,8 @@ class ConfigError(HybridError):
 class PluginError(ConfigError):
     """A plugin that was asked for by name cannot be had; says what broke.
 
-    Also raised within a plugin whose descriptors are malformed: that refuses it.
+    Also raised within a plugin whose descriptors are malformed (that refuses it), and
+    where a scheduling policy is at fault, no request.
     """
 
 

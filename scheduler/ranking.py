@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from typing import Final
 
 from .config import SchedulingPolicy
-from .errors import ConfigError, InvalidRequest
+from .errors import ConfigError, InvalidRequest, PluginError
 from .generate_request import GenerateRequest
 from .shown_value import shown
 
@@ -49,25 +49,26 @@ def rank_request(rank: RankFunction, request: GenerateRequest) -> tuple[float, .
     or NaN, would leave the queues unsorted long after the request was added.
 
     Raises:
-        InvalidRequest: the function's own, as it is; or it raised something else, or
-            returned no numbers.
+        InvalidRequest: the function's own, as it is.
+        PluginError: the function is at fault: it raised something else, or returned no
+            numbers.
     """
     try:
         value = rank(request)
-    except InvalidRequest:
+    except (InvalidRequest, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
-        raise InvalidRequest(
+    except BaseException as error:
+        # Libraries in other languages raise panics that are no Exception.
+        raise PluginError(
             f"the scheduling policy failed to rank the request: {shown(error)}"
         ) from error
     items = value if isinstance(value, tuple) else (value,)
     try:
         return tuple(map(_plain_number, items))
     except (ValueError, OverflowError):
-        raise InvalidRequest(
+        raise PluginError(
             f"the scheduling policy ranked the request {shown(value)}, must be a "
-            "number or a tuple of numbers, none NaN",
-            value=value,
+            "number or a tuple of numbers, none NaN"
         ) from None
 
 

@@ -15,6 +15,7 @@ from hybrid.scheduler import (
     GenerateRequest,
     InvalidRequest,
     PagedScheduler,
+    PluginError,
     RankFunction,
     SchedulingPolicy,
     SequenceKey,
@@ -109,10 +110,19 @@ def fail(request: GenerateRequest) -> float:
     raise KeyError(request.request_id)
 
 
+def panic(request: GenerateRequest) -> float:
+    """A policy over a library in another language."""
+
+    class Panic(BaseException):
+        """As such libraries raise it."""
+
+    raise Panic(request.request_id)
+
+
 BAD_RANKS = [math.nan, (1, math.nan), None, "high", (1, "x"), [1], Decimal(1), 1j, {}]
 
 
-@pytest.mark.parametrize("rank", [*(lambda _, v=v: v for v in BAD_RANKS), fail])
+@pytest.mark.parametrize("rank", [*(lambda _, v=v: v for v in BAD_RANKS), fail, panic])
 def test_a_bad_rank_refuses_its_request_alone(rank: RankFunction) -> None:
     """Nothing is queued, the neighbour runs, and the id can be used again."""
 
@@ -122,7 +132,7 @@ def test_a_bad_rank_refuses_its_request_alone(rank: RankFunction) -> None:
     driver = Driver(rank=rank_some)
     driver.add(make_request("good", 3, max_tokens=2))
     before = driver.scheduler.stats()
-    with pytest.raises(InvalidRequest, match="the scheduling policy"):
+    with pytest.raises(PluginError, match="the scheduling policy"):
         driver.scheduler.add(make_request("bad", 3, cache_salt="bad"))
     assert driver.scheduler.stats() == before
     driver.add(make_request("bad", 3, max_tokens=2))
@@ -132,7 +142,7 @@ def test_a_bad_rank_refuses_its_request_alone(rank: RankFunction) -> None:
 def test_the_message_says_what_the_policy_raised() -> None:
     """So that its author finds the bug without the engine's source."""
     scheduler = PagedScheduler(make_config(), rank=fail)
-    with pytest.raises(InvalidRequest, match=r"KeyError\('a'\)") as caught:
+    with pytest.raises(PluginError, match=r"KeyError\('a'\)") as caught:
         scheduler.add(make_request("a"))
     assert isinstance(caught.value.__cause__, KeyError)
 
