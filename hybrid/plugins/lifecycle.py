@@ -1,10 +1,9 @@
 """Calls the lifecycle hooks of plugins so that none of them can harm a request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-import pluggy
 import structlog
 
 from hybrid.failure_reason import failure_reason
@@ -29,12 +28,10 @@ class GuardedHook(Generic[Event]):
     def __init__(
         self,
         name: str = "",
-        argument: str = "",
-        calls: Sequence[tuple[PluginSource, pluggy.HookCaller]] = (),
+        calls: Sequence[tuple[PluginSource, Callable[[Event], object]]] = (),
     ) -> None:
-        """Take each plugin's own caller, in the order of calling."""
+        """Take each plugin's implementation, in the order of calling."""
         self._name: Final = name
-        self._argument: Final = argument
         self._calls: Final = list(calls)
 
     def __bool__(self) -> bool:
@@ -43,9 +40,9 @@ class GuardedHook(Generic[Event]):
     def __call__(self, event: Event) -> None:
         """Tell every plugin; raises nothing but what is to end the process."""
         for call in tuple(self._calls):
-            source, caller = call
+            source, implementation = call
             try:
-                caller(**{self._argument: event})
+                implementation(event)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - a third party's; one that exits ends no engine

@@ -82,14 +82,13 @@ def check_implementation(implementation: pluggy.HookImpl) -> None:
     """Refuse what pluggy would take and nobody would run.
 
     Raises:
-        PluginError: it is a coroutine function, or a generator function that is not
-            a wrapper of pluggy's.
+        PluginError: it is a coroutine function, or a generator function; one of
+            pluggy's wrappers, too, for each hook is called by itself.
     """
     function = implementation.function
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise PluginError(f"{function.__name__} is async; hooks are not awaited")
-    is_wrapper = implementation.wrapper or implementation.hookwrapper
-    if inspect.isgeneratorfunction(function) and not is_wrapper:
+    if inspect.isgeneratorfunction(function):
         raise PluginError(
             f"{function.__name__} has a yield; hooks are called, not iterated over"
         )
