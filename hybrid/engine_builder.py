@@ -15,7 +15,7 @@ from hybrid.backends.interface import (
     ProgressCallback,
 )
 from hybrid.bridge import KVLayout
-from hybrid.scheduler import ConfigError, SchedulerConfig
+from hybrid.scheduler import ConfigError, ExecutorFailed, SchedulerConfig
 
 from .engine import HybridEngine
 from .engine_config import EngineConfig
@@ -104,10 +104,9 @@ def _build(
         name, executor.load, ModelInfo, source, executor_config, progress
     )
     tokenizer = _load_tokenizer(config, source)
-    limits = _size(parts, resolved, info)
-    # Cells in a format of the executor's own fit no layout.
-    layout_or_none = (KVLayout, NoneType)
-    call_executor(name, executor.allocate_kv, layout_or_none, limits.num_blocks + 1)
+    spec = call_executor(name, executor.kv_spec, KVSpec)
+    limits = _size(parts, resolved, info, spec)
+    _allocate(parts, spec, limits.num_blocks + 1)
     hooks = parts.plugins.lifecycle_hooks()
     engine = HybridEngine(
         make_scheduler(parts.plugins, config.scheduler, limits),
@@ -196,9 +195,30 @@ def _bad_word_encoder(tokenizer: "Tokenizer") -> BadWordEncoder:
     return encode
 
 
-def _size(parts: _Parts, resolved: ResolvedModel, info: ModelInfo) -> SchedulerConfig:
+def _allocate(parts: _Parts, spec: KVSpec, num_blocks: int) -> None:
+    """Have the pool allocated, null block included."""
+    name = parts.capabilities.name
+    layout = call_executor(
+        name, parts.executor.allocate_kv, (KVLayout, NoneType), num_blocks
+    )
+    # Cells in a format of the executor's own fit no layout, all others have one.
+    if spec.cell_bytes is None and layout is None:
+        raise ExecutorFailed(
+            f"executor {name} gave None from allocate_kv, must give a KVLayout: its "
+            "kv_spec has no cell_bytes"
+        )
+    if spec.cell_bytes is not None and layout is not None:
+        raise ExecutorFailed(
+            f"executor {name} gave a KVLayout from allocate_kv, must give None: its "
+            f"kv_spec has cell_bytes={spec.cell_bytes}"
+        )
+
+
+def _size(
+    parts: _Parts, resolved: ResolvedModel, info: ModelInfo, spec: KVSpec
+) -> SchedulerConfig:
     """Settle the limits that depend on the loaded model."""
-    config, executor, capabilities = parts.config, parts.executor, parts.capabilities
+    config, capabilities = parts.config, parts.capabilities
     chosen = resolved.executor_config
     max_model_len = config.max_model_len or info.max_model_len
     if max_model_len > info.max_model_len:
@@ -216,7 +236,7 @@ def _size(parts: _Parts, resolved: ResolvedModel, info: ModelInfo) -> SchedulerC
         block_size=chosen.block_size,
         num_blocks=choose_num_blocks(
             config,
-            call_executor(capabilities.name, executor.kv_spec, KVSpec),
+            spec,
             block_size=chosen.block_size,
             max_model_len=max_model_len,
             device=chosen.device,

@@ -1,6 +1,7 @@
 """An executor's first and last calls: what breaks there names it and leaks nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,38 @@ def test_an_executor_that_breaks_at_start_is_named_and_closed(
     with pytest.raises(ExecutorFailed, match=f"executor null {reason.format(method)}"):
         LLM(executor="null", num_kv_blocks=8)
     assert closed == [1]
+
+
+@pytest.mark.parametrize(
+    ("cell_bytes", "gives_layout", "reason"),
+    [
+        (None, False, "gave None from allocate_kv, .* no cell_bytes"),
+        (64, True, "gave a KVLayout from allocate_kv, .* cell_bytes=64"),
+        (64, False, None),
+    ],
+)
+def test_a_pool_has_a_layout_unless_its_cells_fit_none(
+    monkeypatch: pytest.MonkeyPatch,
+    cell_bytes: int | None,
+    gives_layout: bool,  # noqa: FBT001 - pytest passes by keyword
+    reason: str | None,
+) -> None:
+    """What ``kv_spec`` says and what ``allocate_kv`` gives belong together."""
+    spec = replace(NullExecutor().kv_spec(), cell_bytes=cell_bytes)
+    monkeypatch.setattr(NullExecutor, "kv_spec", lambda _: spec)
+    if not gives_layout:
+        allocate = NullExecutor.allocate_kv
+
+        def allocate_silently(self: NullExecutor, num_blocks: int) -> None:
+            allocate(self, num_blocks)
+
+        allocate_silently.__name__ = "allocate_kv"
+        monkeypatch.setattr(NullExecutor, "allocate_kv", allocate_silently)
+    if reason is None:
+        LLM(executor="null", num_kv_blocks=8).close()
+        return
+    with pytest.raises(ExecutorFailed, match=f"executor null {reason}"):
+        LLM(executor="null", num_kv_blocks=8)
 
 
 def test_an_executor_that_cannot_close_hides_nothing() -> None:
