@@ -4,6 +4,7 @@ from typing import Final
 
 from hybrid.backends.interface import KVSpec
 from hybrid.scheduler import ConfigError
+from hybrid.scheduler.shown_value import shown
 
 from .engine_config import EngineConfig
 
@@ -27,9 +28,10 @@ def choose_num_blocks(
     ``max_num_seqs`` sequences of full length could use.
 
     Raises:
-        ConfigError: not even one block fits, or more is asked for than is free; names
-            the bytes.
+        ConfigError: not even one block fits, more is asked for than is free, or the
+            executor reports none free; names the bytes.
     """
+    _check_report(spec.available_bytes)
     block_bytes = spec.block_bytes(block_size)
     if config.num_kv_blocks is not None:
         _check_fits((config.num_kv_blocks + 1) * block_bytes, spec)
@@ -44,11 +46,23 @@ def choose_num_blocks(
         most = config.max_num_seqs * -(-max_model_len // block_size)
         num_blocks = min(budget // block_bytes - 1, most)
     if num_blocks < 1:
+        pool = f"kv_cache_memory of {budget:,} bytes"
+        if config.kv_cache_memory is None:
+            pool = f"a share of {budget:,} of the {spec.available_bytes:,} bytes free"
         raise ConfigError(
-            f"kv_cache_memory of {budget:,} bytes holds no KV block beside the null "
-            f"block: one of {block_size} tokens takes {block_bytes:,} bytes"
+            f"{pool} holds no KV block beside the null block: one of {block_size} "
+            f"tokens takes {block_bytes:,} bytes"
         )
     return num_blocks
+
+
+def _check_report(num_bytes: object) -> None:
+    """No option of the user's is at fault for what the executor reports."""
+    if not isinstance(num_bytes, int) or num_bytes < 1:
+        raise ConfigError(
+            f"the executor reports {shown(num_bytes)} bytes free for KV "
+            "(available_bytes of its kv_spec), must be an int of 1 or more"
+        )
 
 
 def _check_fits(num_bytes: int, spec: KVSpec) -> None:

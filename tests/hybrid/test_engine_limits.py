@@ -23,10 +23,10 @@ SPEC = KVSpec(
 BLOCK_BYTES = 2 * 2 * 2 * 16 * 8 * 4
 
 
-def size(device: str = "cpu", **options: Any) -> int:
+def size(device: str = "cpu", spec: KVSpec = SPEC, **options: Any) -> int:
     """Usable blocks under these options."""
     return choose_num_blocks(
-        EngineConfig(**options), SPEC, block_size=16, max_model_len=64, device=device
+        EngineConfig(**options), spec, block_size=16, max_model_len=64, device=device
     )
 
 
@@ -44,6 +44,30 @@ def test_a_pool_beyond_the_free_memory_is_refused(options: dict[str, Any]) -> No
     """At start, with the numbers, and not when it fills."""
     with pytest.raises(ConfigError, match="1,048,576 bytes of memory are free"):
         size(**options)
+
+
+@pytest.mark.parametrize("num_bytes", [0, -5, None, 1e9])
+@pytest.mark.parametrize("options", [{}, {"kv_cache_memory": 1}, {"num_kv_blocks": 1}])
+def test_an_executor_that_reports_no_free_memory_is_named(
+    num_bytes: Any, options: dict[str, Any]
+) -> None:
+    """No option of the user's could have helped."""
+    spec = replace(SPEC, available_bytes=num_bytes)
+    with pytest.raises(ConfigError) as caught:
+        size(spec=spec, **options)
+    text = str(caught.value)
+    assert text.startswith(f"the executor reports {num_bytes} bytes free for KV")
+    assert "kv_cache_memory" not in text
+
+
+def test_a_share_that_holds_no_block_blames_no_option() -> None:
+    """Nobody gave one; the free memory is named."""
+    with pytest.raises(ConfigError) as caught:
+        size(spec=replace(SPEC, available_bytes=5000))
+    assert str(caught.value) == (
+        "a share of 2,500 of the 5,000 bytes free holds no KV block beside the null "
+        f"block: one of 16 tokens takes {BLOCK_BYTES:,} bytes"
+    )
 
 
 def with_capabilities(patch: pytest.MonkeyPatch, **changes: Any) -> None:
