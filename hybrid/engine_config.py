@@ -149,6 +149,11 @@ class EngineConfig(BaseModel):
                 f"num_threads is {shown(self.num_threads)}, must be at most "
                 f"{num_cpus}, the CPUs of this machine"
             )
+        if isinstance(self.logits_processors, str):
+            raise ConfigError(
+                f"logits_processors is {shown(self.logits_processors)}, must be a "
+                "sequence of names and objects"
+            )
         for processor in self.logits_processors:
             method = missing_method(processor)
             if method is not None and not isinstance(processor, str):

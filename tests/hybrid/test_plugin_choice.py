@@ -220,3 +220,9 @@ def test_a_plugin_beside_an_allow_list_is_told_so(site: Site) -> None:
     )
     with pytest.raises(ConfigError, match=reason):
         answer(executor="mine", plugins=[])
+
+
+def test_a_text_is_no_sequence_of_processors() -> None:
+    """It would be taken letter by letter: ``logits processor 'e' is unknown``."""
+    with pytest.raises(ConfigError, match="logits_processors is 'even', must be a seq"):
+        EngineConfig(logits_processors="even")
