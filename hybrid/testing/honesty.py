@@ -16,8 +16,9 @@ from hybrid.scheduler import (
     StepPlan,
 )
 
+from .answer import Answer, check_answers
 from .bench import Bench
-from .engine_run import fresh_ids
+from .engine_run import fresh_ids, ids_of
 from .executor_case import ExecutorCase, FindSource
 from .workload import GREEDY, TokenIds
 
@@ -50,9 +51,18 @@ class HonestyTests(ExecutorCase):
     def test_every_declared_dtype_gives_the_right_tokens(
         self, dtype_bench: Bench
     ) -> None:
-        """They are those of the reference, within what its rounding allows."""
-        prompts = dtype_bench.workload.prompts
-        dtype_bench.check(prompts, dtype_bench.run(prompts), "together")
+        """Two after each prefix: the reference's own, but for rounding.
+
+        From one prefix to the next nothing builds on a token that fell otherwise.
+        """
+        prefixes, wanted = _cut(dtype_bench)
+        outputs = dtype_bench.run(prefixes, replace(GREEDY, max_tokens=2))
+        check_answers(
+            wanted,
+            ids_of(outputs),
+            tolerance=dtype_bench.tolerance,
+            setting=f"{dtype_bench.label}, after each prefix of the right answers",
+        )
 
     def test_logits_come_as_rows_of_float32(self, every_bench: Bench) -> None:
         """One row for each that the plan wants, and none where it wants none."""
@@ -81,6 +91,25 @@ class HonestyTests(ExecutorCase):
             pytest.raises(ConfigError, match=UNKNOWN_OPTION),
         ):
             executor.load(source, replace(config, options=options))
+
+
+def _cut(bench: Bench) -> tuple[list[TokenIds], list[Answer]]:
+    """Cut the right answers after each token but the last: what comes before and after.
+
+    A prompt of its own computes the first of two tokens, a decode step the second.
+    """
+    prompts = bench.workload.prompts
+    cuts = [
+        (prompt, answer, position)
+        for prompt, answer in zip(prompts, bench.expected(prompts), strict=True)
+        for position in range(len(answer.token_ids) - 1)
+    ]
+    prefixes = [(*prompt, *answer.token_ids[:at]) for prompt, answer, at in cuts]
+    wanted = [
+        Answer(answer.token_ids[at : at + 2], answer.margins[at : at + 2])
+        for _, answer, at in cuts
+    ]
+    return prefixes, wanted
 
 
 def _check_rows(bench: Bench) -> None:

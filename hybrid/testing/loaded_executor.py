@@ -10,6 +10,8 @@ from hybrid.engine import HybridEngine
 from hybrid.sampler.sampler import Sampler
 from hybrid.scheduler import PagedScheduler, SchedulerConfig
 
+from .recording_executor import RecordingExecutor
+
 if TYPE_CHECKING:
     # Text is an extra, which executors without a model do without.
     from hybrid.tokenizer.tokenizer import Tokenizer
@@ -57,7 +59,8 @@ class LoadedExecutor:
         config = SchedulerConfig(block_size=self.block_size, **(defaults | limits))
         return HybridEngine(
             PagedScheduler(config),
-            executor or self.executor,
+            # One that fails must not close what serves the next.
+            executor or RecordingExecutor(self.executor),
             sampler=Sampler(self.info.vocab_size, seed=seed),
             tokenizer=self.tokenizer,
             block_size=self.block_size,

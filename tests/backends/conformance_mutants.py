@@ -42,19 +42,22 @@ JOINING: Final = {
     "test_prompts_that_join_midway_give_the_right_tokens",
 }
 """Prompts begin beside others that have begun."""
-MIXED: Final = JOINING | {
-    "test_a_mixed_batch_gives_the_right_tokens",
-    "test_a_prefix_is_shared_while_its_owner_answers",
-    "test_an_aborted_preempted_request_leaves_no_trace",
-    "test_any_traffic_gives_the_right_tokens",
-    "test_preempted_requests_give_the_right_tokens",
-    "test_samples_that_differ_do_not_mix",
-}
+MIXED: Final = (
+    JOINING
+    | DTYPES
+    | {
+        "test_a_mixed_batch_gives_the_right_tokens",
+        "test_a_prefix_is_shared_while_its_owner_answers",
+        "test_an_aborted_preempted_request_leaves_no_trace",
+        "test_any_traffic_gives_the_right_tokens",
+        "test_preempted_requests_give_the_right_tokens",
+        "test_samples_that_differ_do_not_mix",
+    }
+)
 """Some steps hold contexts and generations."""
 BATCHED: Final = (
     MIXED
     | PROMPT_LOGPROBS
-    | DTYPES
     | {
         "test_a_cached_prefix_gives_the_right_tokens",
         "test_greedy_samples_of_a_prompt_are_all_right",
@@ -111,7 +114,8 @@ SEEN_BY: Final[dict[type[Executor], set[str]]] = {
         "test_samples_that_differ_do_not_mix",
         "test_the_same_run_twice_gives_the_same_tokens",
     },
-    faulty.StaleTables: {
+    faulty.StaleTables: DTYPES
+    | {
         "test_any_traffic_gives_the_right_tokens",
         "test_preempted_requests_give_the_right_tokens",
         "test_samples_that_differ_do_not_mix",
@@ -122,6 +126,7 @@ SEEN_BY: Final[dict[type[Executor], set[str]]] = {
     | {"test_prompt_logprobs_do_not_depend_on_chunks"},
     faulty.EmptyPrefixes: JOINING
     | PREFIXES
+    | DTYPES
     | {"test_any_traffic_gives_the_right_tokens"},
     faulty.SwappedRows: MIXED,
     faulty.CrossTalk: BATCHED,
