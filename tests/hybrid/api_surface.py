@@ -10,17 +10,17 @@ import enum
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pluggy import HookimplMarker
 
-from hybrid import api
+from hybrid import api, testing
 
 SNAPSHOT: Final = Path(__file__).with_name("api_surface.txt")
 ADVICE: Final = (
-    "hybrid.api is not what its snapshot says: {needed} needs API_VERSION's {part} "
+    "hybrid.api or hybrid.testing is not what the snapshot says: {needed} needs API_VERSION's {part} "
     "raised (backends/interface.py, now {version}); then renew the snapshot with "
     "`python -m tests.hybrid.api_surface`"
 )
@@ -34,36 +34,42 @@ def version() -> str:
 
 
 def surface() -> list[str]:
-    """Every promise of ``hybrid.api``, sorted; the version is not among them."""
+    """Every promise of the modules, sorted; the version is not among them."""
     lines: list[str] = []
-    for name in api.__all__:
-        value = getattr(api, name)
-        if name == "API_VERSION":
-            continue
-        if inspect.isclass(value):
-            lines += _class_lines(name, value)
-        elif inspect.isfunction(value):
-            lines.append(f"def {name}{_plain(inspect.signature(value))}")
-        elif isinstance(value, HookimplMarker):
-            lines.append(f"{name} = HookimplMarker({value.project_name!r})")
-        else:
-            lines.append(f"{name} = {_plain(repr(value))}")
+    for module in (api, testing):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if name == "API_VERSION":
+                continue
+            if inspect.isclass(value):
+                lines += _class_lines(name, value)
+            elif inspect.isfunction(value):
+                lines += _call_lines("def", name, value)
+            elif isinstance(value, HookimplMarker):
+                lines.append(f"{name} = HookimplMarker({value.project_name!r})")
+            else:
+                lines.append(f"{name} = {_plain(repr(value))}")
     return sorted(lines)
 
 
 def change(old: list[str], new: list[str]) -> str | None:
     """What a difference asks for: ``major``, ``minor``, or ``None`` without one.
 
-    A line that is gone, or a duty that is new (an abstract method, a field without a
-    default), breaks those who wrote against the old surface; other lines do not.
+    A line that is gone, or a duty that is new (an abstract method, a parameter or field
+    without a default, of what was there before), breaks those who wrote against the old
+    surface; other lines do not.
     """
     added = set(new) - set(old)
-    classes = {line.split("(")[0] for line in old if line.startswith("class ")}
+    owners = {
+        re.split(r"[ (]", line)[1]
+        for line in old
+        if line.startswith(("class ", "def ", "method "))
+    }
     duties = [
         line
         for line in added
-        if line.startswith(("abstract ", "required "))
-        and f"class {re.split(r'[ .[]', line)[1]}" in classes
+        if (line.startswith("required ") and re.split(r"[ (]", line)[1] in owners)
+        or (line.startswith("abstract ") and re.split(r"[ .]", line)[1] in owners)
     ]
     if set(old) - set(new) or duties:
         return "major"
@@ -87,6 +93,14 @@ def advice(part: str, old: list[str], new: list[str]) -> str:
     return "\n".join([head, *gone, *(f"+ {line}" for line in new if line not in old)])
 
 
+def _kit_lines() -> Iterator[str]:
+    """Of the kit: what a test file may import, and set or replace in its class."""
+    yield from (f"kit {name}" for name in testing.__all__)
+    yield from _class_lines("ExecutorCase", testing.ExecutorCase)
+    for name, hint in inspect.get_annotations(testing.ExecutorCase).items():
+        yield f"setting ExecutorCase.{name}: {_plain(hint)}"
+
+
 def _class_lines(name: str, kind: type[Any]) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in kind.__bases__)
     yield f"class {name}({bases})"
@@ -95,24 +109,57 @@ def _class_lines(name: str, kind: type[Any]) -> Iterator[str]:
             yield f"member {name}.{member.name} = {member.value!r}"
         return
     if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        for index, field in enumerate(inspect.signature(kind).parameters.values()):
-            needs = "required" if field.default is field.empty else "optional"
-            # Given by position, a field that moves is another one.
-            place = "" if field.kind is field.KEYWORD_ONLY else f"[{index}]"
-            yield f"{needs} {name}{place}.{_plain(field)}"
+        yield from _parameter_lines(name, inspect.signature(kind).parameters)
     elif "__init__" in vars(kind) and not getattr(kind, "_is_protocol", False):
-        yield f"method {name}.__init__{_plain(inspect.signature(kind.__init__))}"
+        yield from _call_lines("method", f"{name}.__init__", kind.__init__)
+    for attribute, hint in inspect.get_annotations(kind).items():
+        if str(hint).startswith("typing.ClassVar"):
+            default = getattr(kind, attribute, "?")
+            yield f"attribute {name}.{attribute}: {_plain(hint)} = {_plain(default)}"
     for attribute, value in vars(kind).items():
         if attribute.startswith("_") or attribute in getattr(kind, "_fields", ()):
             continue
         if inspect.isfunction(value):
-            is_abstract = attribute in getattr(kind, "__abstractmethods__", ())
-            word = "abstract" if is_abstract else "method"
-            yield f"{word} {name}.{attribute}{_plain(inspect.signature(value))}"
+            yield from _method_lines(f"{name}.{attribute}", kind, value)
         elif isinstance(value, property):
             assert value.fget is not None
             hint = inspect.signature(value.fget).return_annotation
             yield f"property {name}.{attribute}: {_plain(_name_of(hint))}"
+
+
+def _method_lines(
+    path: str, kind: type[Any], method: Callable[..., Any]
+) -> Iterator[str]:
+    """A method: its callers may be given more parameters, its authors may not."""
+    signature = inspect.signature(method)
+    if kind is api.HookSpecs:
+        # pluggy passes by name what an implementation asks for.
+        yield f"hook {path}"
+        for parameter in list(signature.parameters.values())[1:]:
+            yield f"argument {path}({_plain(parameter)})"
+    elif method.__name__ in getattr(kind, "__abstractmethods__", ()):
+        yield f"abstract {path}{_plain(signature)}"
+    elif kind is testing.ExecutorCase:
+        yield f"replaceable {path}{_plain(signature)}"
+    else:
+        yield from _call_lines("method", path, method)
+
+
+def _call_lines(word: str, path: str, function: Callable[..., Any]) -> Iterator[str]:
+    signature = inspect.signature(function)
+    yield f"{word} {path} -> {_plain(_name_of(signature.return_annotation))}"
+    yield from _parameter_lines(path, signature.parameters)
+
+
+def _parameter_lines(
+    path: str, parameters: Mapping[str, inspect.Parameter]
+) -> Iterator[str]:
+    for index, parameter in enumerate(parameters.values()):
+        needs = "required" if parameter.default is parameter.empty else "optional"
+        # Given by position, a parameter that moves is another one.
+        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
+        place = "" if is_keyword else f"{index}: "
+        yield f"{needs} {path}({place}{_plain(parameter)})"
 
 
 def _name_of(hint: Any) -> str:
