@@ -1,5 +1,6 @@
 """The surface that plugins may lean on, one line a promise, and its snapshot.
 
+The modules are ``hybrid.api`` and ``hybrid.testing``; a parameter is a line of its own.
 ``python -m tests.hybrid.api_surface`` renews the snapshot, ``api_surface.txt``, and
 refuses to while ``API_VERSION`` does not say what changed. ``--unreleased`` renews it
 under the same version, for a version that nobody has been given yet.
@@ -20,9 +21,9 @@ from hybrid import api, testing
 
 SNAPSHOT: Final = Path(__file__).with_name("api_surface.txt")
 ADVICE: Final = (
-    "hybrid.api or hybrid.testing is not what the snapshot says: {needed} needs API_VERSION's {part} "
-    "raised (backends/interface.py, now {version}); then renew the snapshot with "
-    "`python -m tests.hybrid.api_surface`"
+    "hybrid.api or hybrid.testing is not what the snapshot says: {needed} needs "
+    "API_VERSION's {part} raised (backends/interface.py, now {version}); then "
+    "renew the snapshot with `python -m tests.hybrid.api_surface`"
 )
 _MODULE_PATH: Final = re.compile(r"\b(?:[A-Za-z_]\w*\.)+([A-Za-z_]\w*)")
 _ARRAY: Final = re.compile(r"ndarray\[.*?dtype\[([\w]+)\]\]")
@@ -93,14 +94,6 @@ def advice(part: str, old: list[str], new: list[str]) -> str:
     return "\n".join([head, *gone, *(f"+ {line}" for line in new if line not in old)])
 
 
-def _kit_lines() -> Iterator[str]:
-    """Of the kit: what a test file may import, and set or replace in its class."""
-    yield from (f"kit {name}" for name in testing.__all__)
-    yield from _class_lines("ExecutorCase", testing.ExecutorCase)
-    for name, hint in inspect.get_annotations(testing.ExecutorCase).items():
-        yield f"setting ExecutorCase.{name}: {_plain(hint)}"
-
-
 def _class_lines(name: str, kind: type[Any]) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in kind.__bases__)
     yield f"class {name}({bases})"
@@ -108,14 +101,7 @@ def _class_lines(name: str, kind: type[Any]) -> Iterator[str]:
         for member in kind:
             yield f"member {name}.{member.name} = {member.value!r}"
         return
-    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        yield from _parameter_lines(name, inspect.signature(kind).parameters)
-    elif "__init__" in vars(kind) and not getattr(kind, "_is_protocol", False):
-        yield from _call_lines("method", f"{name}.__init__", kind.__init__)
-    for attribute, hint in inspect.get_annotations(kind).items():
-        if str(hint).startswith("typing.ClassVar"):
-            default = getattr(kind, attribute, "?")
-            yield f"attribute {name}.{attribute}: {_plain(hint)} = {_plain(default)}"
+    yield from _state_lines(name, kind)
     for attribute, value in vars(kind).items():
         if attribute.startswith("_") or attribute in getattr(kind, "_fields", ()):
             continue
@@ -125,6 +111,18 @@ def _class_lines(name: str, kind: type[Any]) -> Iterator[str]:
             assert value.fget is not None
             hint = inspect.signature(value.fget).return_annotation
             yield f"property {name}.{attribute}: {_plain(_name_of(hint))}"
+
+
+def _state_lines(name: str, kind: type[Any]) -> Iterator[str]:
+    """How an object is made, and what a subclass may set."""
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        yield from _parameter_lines(name, inspect.signature(kind).parameters)
+    elif "__init__" in vars(kind) and not getattr(kind, "_is_protocol", False):
+        yield from _call_lines("method", f"{name}.__init__", kind.__init__)
+    for attribute, hint in inspect.get_annotations(kind).items():
+        if str(hint).startswith("typing.ClassVar"):
+            default = getattr(kind, attribute, "?")
+            yield f"attribute {name}.{attribute}: {_plain(hint)} = {_plain(default)}"
 
 
 def _method_lines(

@@ -59,7 +59,7 @@ def test_an_executor_that_breaks_at_start_is_named_and_closed(
 def test_a_pool_has_a_layout_unless_its_cells_fit_none(
     monkeypatch: pytest.MonkeyPatch,
     cell_bytes: int | None,
-    gives_layout: bool,  # noqa: FBT001 - pytest passes by keyword
+    gives_layout: bool,
     reason: str | None,
 ) -> None:
     """What ``kv_spec`` says and what ``allocate_kv`` gives belong together."""

@@ -26,21 +26,36 @@ def test_the_surface_is_what_its_snapshot_says() -> None:
     )
 
 
-OLD = ["class A(ABC)", "abstract A.run() -> int", "required A[0].x: int"]
+OLD = [
+    "class A(ABC)",
+    "abstract A.run() -> int",
+    "required A(0: x: int)",
+    "def f -> int",
+    "required f(0: x: int)",
+    "method A.go -> int",
+    "hook H.begun",
+    "argument H.begun(x: int)",
+]
 
 
 @pytest.mark.parametrize(
     ("new", "part"),
     [
         (OLD, None),
-        ([*OLD, "optional A[1].y: int = 3"], "minor"),
-        ([*OLD, "class B(object)", "required B[0].x: int"], "minor"),
-        ([*OLD, "def f(x: int) -> int"], "minor"),
+        ([*OLD, "optional A(1: y: int = 3)"], "minor"),
+        ([*OLD, "optional A(y: int = 3)"], "minor"),
+        ([*OLD, "class B(object)", "required B(0: x: int)"], "minor"),
+        ([*OLD, "def g -> int", "required g(0: x: int)"], "minor"),
+        ([*OLD, "optional f(y: int = 3)"], "minor"),
+        ([*OLD, "argument H.begun(y: int)"], "minor"),
+        ([*OLD, "method A.stop -> None", "required A.stop(x: int)"], "minor"),
         ([*OLD, "abstract A.stop() -> None"], "major"),
-        ([*OLD, "required A[1].y: int"], "major"),
-        (OLD[:2], "major"),
-        ([*OLD[:2], "required A[0].x: str"], "major"),
-        ([*OLD[:2], "optional A[0].y: int = 1", "required A[1].x: int"], "major"),
+        ([*OLD, "required A(1: y: int)"], "major"),
+        ([*OLD, "required f(y: int)"], "major"),
+        ([*OLD, "required A.go(y: int)"], "major"),
+        (OLD[:-1], "major"),
+        ([line.replace("x: int", "x: str") for line in OLD], "major"),
+        ([*OLD[:2], *OLD[3:], "optional A(0: y: int = 1)"], "major"),
     ],
 )
 def test_a_change_is_told_from_an_addition(new: list[str], part: str | None) -> None:
@@ -86,20 +101,9 @@ def test_the_surface_stands_on_no_model_library() -> None:
 
 
 @pytest.mark.parametrize("name", hook_names())
-def test_every_hook_is_documented_with_its_arguments(name: str) -> None:
-    """docs/plugins.md has the call, exactly; the specification says what it is for."""
+def test_every_hook_says_what_its_arguments_are(name: str) -> None:
+    """The specification is where an editor looks; the guide has a test of its own."""
     specification = getattr(HookSpecs, name)
     arguments = list(inspect.signature(specification).parameters)[1:]
-    page = (ROOT / "docs" / "plugins.md").read_text("utf-8")
-    assert f"`{name}({', '.join(arguments)})`" in page
     text = inspect.getdoc(specification) or ""
-    documented = re.findall(r"^ +(\w+): ", text, re.MULTILINE)
-    assert documented == arguments
-
-
-@pytest.mark.parametrize("name", hook_names())
-def test_every_hook_has_a_test(name: str) -> None:
-    """Some test implements it and says what came of it."""
-    tests = sorted((ROOT / "tests" / "hybrid").glob("test_plugin_*.py"))
-    texts = [path.read_text("utf-8") for path in tests]
-    assert any(f"def {name}(" in text for text in texts)
+    assert re.findall(r"^ +(\w+): ", text, re.MULTILINE) == arguments
