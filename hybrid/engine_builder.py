@@ -15,7 +15,12 @@ from hybrid.backends.interface import (
     ProgressCallback,
 )
 from hybrid.bridge import KVLayout
-from hybrid.scheduler import ConfigError, ExecutorFailed, SchedulerConfig
+from hybrid.scheduler import (
+    CheckpointError,
+    ConfigError,
+    ExecutorFailed,
+    SchedulerConfig,
+)
 
 from .engine import HybridEngine
 from .engine_config import EngineConfig
@@ -24,6 +29,7 @@ from .executor_calls import call_executor, capabilities_of, close_executor
 from .executors import create_executor
 from .kv_sizing import choose_num_blocks
 from .logits_processors import make_logits_processors
+from .model_readers import with_readers
 from .model_resolution import ResolvedModel, resolve_options
 from .plugins.engine_events import EngineStarted
 from .plugins.loader import load_plugins
@@ -97,13 +103,9 @@ def _build(
     parts: _Parts, progress: ProgressCallback | None, *, log_requests: bool
 ) -> HybridEngine:
     config, executor, name = parts.config, parts.executor, parts.capabilities.name
-    resolved = resolve_options(config, parts.capabilities, progress)
-    source, executor_config = resolved.source, resolved.executor_config
+    resolved, info = _load_model(parts, progress)
     # One after the other: transformers cannot be imported by two threads at once.
-    info = call_executor(
-        name, executor.load, ModelInfo, source, executor_config, progress
-    )
-    tokenizer = _load_tokenizer(config, source)
+    tokenizer = _load_tokenizer(config, resolved.source)
     spec = call_executor(name, executor.kv_spec, KVSpec)
     limits = _size(parts, resolved, info, spec)
     _allocate(parts, spec, limits.num_blocks + 1)
@@ -124,6 +126,22 @@ def _build(
     if hooks.engine_started:
         hooks.engine_started(started)
     return engine
+
+
+def _load_model(
+    parts: _Parts, progress: ProgressCallback | None
+) -> tuple[ResolvedModel, ModelInfo]:
+    config, name = parts.config, parts.capabilities.name
+    try:
+        resolved = resolve_options(config, parts.capabilities, progress)
+        load, chosen = parts.executor.load, resolved.executor_config
+        info = call_executor(name, load, ModelInfo, resolved.source, chosen, progress)
+    except CheckpointError as error:
+        told = with_readers(error, parts.plugins, config.model, name)
+        if told is error:
+            raise
+        raise told from error
+    return resolved, info
 
 
 def _make_sampler(
