@@ -1,10 +1,11 @@
 """An answer as it comes: its new text to stdout at once, what it cost to stderr."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .standard_streams import stdout
 
 if TYPE_CHECKING:
     from hybrid import RequestOutput
@@ -109,5 +110,6 @@ def follow(
 
 def write_now(text: str) -> None:
     """Write to stdout without waiting for a line's end."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    stream = stdout()
+    stream.write(text)
+    stream.flush()

@@ -1,5 +1,6 @@
 """``hybrid chat``: a conversation, at a terminal or through a pipe."""
 
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
@@ -11,7 +12,7 @@ from .interrupt import InterruptFlag
 from .option_groups import expand_option_groups
 from .prompt_input import check_argument, decode
 from .sampling_options import SamplingOptions
-from .standard_streams import note, stdin
+from .standard_streams import note, stdin, stdout
 from .verbosity import Verbose, start_logging
 
 if TYPE_CHECKING:
@@ -96,7 +97,9 @@ class Conversation:
 
         while True:
             try:
-                return check_argument("message", input("> "))
+                # At a stream that is no terminal input() would lose its line editing.
+                with redirect_stdout(stdout()):
+                    return check_argument("message", input("> "))
             except EOFError:
                 write_now("\n")
                 return None

@@ -3,9 +3,8 @@
 import dataclasses
 import gc
 import json
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -14,6 +13,7 @@ from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 
 from .progress import show_progress
+from .standard_streams import divert_prints
 
 if TYPE_CHECKING:
     from hybrid import LLM
@@ -140,6 +140,9 @@ class EngineOptions:
 def open_engine(options: EngineOptions) -> Iterator["LLM"]:
     """Load a model, showing progress at a terminal; close the engine at the end.
 
+    To the end of that stdout belongs to ``write_now``: what a plugin or a library
+    prints meanwhile is no part of an answer.
+
     Raises:
         HybridError: whatever ``LLM`` raises.
     """
@@ -151,19 +154,18 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
     keywords = {name: value for name, value in given.items() if value is not None}
     if options.executor_options is not None:
         keywords["executor_options"] = parse_executor_options(options.executor_options)
-    with show_progress() as progress:
-        if progress is not None:
-            progress("start", 0, 1)
-        from hybrid import LLM  # noqa: PLC0415 - heavy, and only some commands need it
+    with divert_prints():
+        with show_progress() as progress:
+            if progress is not None:
+                progress("start", 0, 1)
+            from hybrid import LLM  # noqa: PLC0415 - heavy; only some commands need it
 
-        # What a plugin or a library prints meanwhile is no part of an answer.
-        with redirect_stdout(sys.stderr):
             llm = LLM(**keywords, progress=progress)
-    try:
-        resume_collection()
-        yield llm
-    finally:
-        llm.close()
+        try:
+            resume_collection()
+            yield llm
+        finally:
+            llm.close()
 
 
 def parse_executor_options(assignments: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ next file that is opened, into which C libraries would then write their messages
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -14,6 +16,8 @@ MAX_NOTE_CHARACTERS: Final = 1000
 _HEAD: Final = 600
 _TAIL: Final = 300
 """Of a longer note: what went wrong stands first, what to do about it last."""
+_diverted: Final[ContextVar[TextIO | None]] = ContextVar("diverted", default=None)
+"""The true stdout while prints are diverted."""
 
 
 def open_missing_streams() -> None:
@@ -27,6 +31,22 @@ def open_missing_streams() -> None:
     os.close(descriptor)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+
+
+def stdout() -> TextIO:
+    """The stream for answers, whoever has diverted what is printed."""
+    return _diverted.get() or sys.stdout
+
+
+@contextmanager
+def divert_prints() -> Iterator[None]:
+    """Leave stdout to answers: what plugins and libraries print goes to stderr."""
+    token = _diverted.set(stdout())
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _diverted.reset(token)
 
 
 def stdin() -> TextIO:

@@ -140,7 +140,7 @@ class Endless(ScriptedLLM):
             time.sleep(0.01)
 
     def close(self):
-        print("closed", flush=True)
+        print("closed", file=sys.__stdout__, flush=True)
 
 hybrid.LLM = Endless
 main()

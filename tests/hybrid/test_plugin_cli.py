@@ -1,13 +1,14 @@
 """``hybrid plugins``, and plugins behind the other commands."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hybrid._version import __version__
 from hybrid.cli import run
-from tests.hybrid.cli_stand import new_scripted_llm
+from tests.hybrid.cli_stand import new_scripted_llm, write_tiny_model
 from tests.hybrid.plugin_stand import Site, site
 
 __all__ = ["site"]  # pytest finds the fixture here
@@ -158,6 +159,35 @@ def test_what_is_printed_while_a_model_loads_is_no_answer(
     out, err = capsys.readouterr()
     assert out == "Paris.\n"
     assert "hello from a plugin" in err
+
+
+def test_what_a_hook_prints_is_no_answer(
+    capsys: Captured, site: Site, tmp_path: Path
+) -> None:
+    """It may print at any time, to the last event: stdout is the answer alone."""
+    pytest.importorskip("tokenizers")
+    model = write_tiny_model(tmp_path / "tiny")
+    command = ["generate", "Hello", "--executor", "null", "-m", str(model)]
+    command += ["--max-tokens", "5"]
+    assert run([*command, "--plugins", ""]) == 0
+    alone = capsys.readouterr().out
+    site.install(
+        """
+        @hookimpl
+        def hybrid_engine_started(engine):
+            print("a start")
+        @hookimpl
+        def hybrid_step_finished(step):
+            print("a step")
+        @hookimpl
+        def hybrid_engine_stopped(engine):
+            print("an end")
+        """
+    )
+    assert run([*command, "--plugins", "mine"]) == 0
+    out, err = capsys.readouterr()
+    assert out == alone
+    assert [err.count(word) for word in ("a start", "a step", "an end")] == [1, 5, 1]
 
 
 @pytest.mark.usefixtures("site")
