@@ -36,7 +36,10 @@ def test_the_shortest_prompt_is_served_first() -> None:
     assert done == ["2", "5", "9"]
 
 
-@pytest.mark.parametrize("options", [{"vocab": 5}, {"vocab_size": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [{"vocab": 5}, {"vocab_size": 0}, {"vocab_size": True}, {"vocab_size": 1 << 25}],
+)
 def test_a_bad_option_is_refused_by_name(options: dict[str, int]) -> None:
     """An unknown one, and a value out of range."""
     with pytest.raises(ConfigError, match="vocab"):

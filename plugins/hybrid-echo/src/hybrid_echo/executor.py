@@ -30,6 +30,8 @@ from hybrid.api import (
 )
 
 DEFAULT_VOCAB_SIZE: Final = 512
+MAX_VOCAB_SIZE: Final = 1 << 24
+"""The cache is float32, which is exact for integers below it."""
 
 
 class EchoExecutor(Executor):
@@ -37,7 +39,7 @@ class EchoExecutor(Executor):
 
     def __init__(self) -> None:
         self._vocab_size = DEFAULT_VOCAB_SIZE
-        self._pool: NDArray[np.int64] = np.empty((0, 1), dtype=np.int64)
+        self._token_ids: NDArray[np.float32] = np.empty((0, 1), dtype=np.float32)
 
     def capabilities(self) -> Capabilities:
         """What it can do; asked before anything is loaded."""
@@ -62,15 +64,16 @@ class EchoExecutor(Executor):
         vocab_size = options.pop("vocab_size", DEFAULT_VOCAB_SIZE)
         if options:
             raise ConfigError(f"executor echo: unknown option {min(options)!r}")
-        if not isinstance(vocab_size, int) or vocab_size < 1:
+        if type(vocab_size) is not int or not 1 <= vocab_size <= MAX_VOCAB_SIZE:
             raise ConfigError(
-                f"executor echo: vocab_size is {vocab_size!r}, must be 1 or more"
+                f"executor echo: vocab_size is {vocab_size!r}, must be 1 to "
+                f"{MAX_VOCAB_SIZE}"
             )
         self._vocab_size, self._block_size = vocab_size, config.block_size
         return ModelInfo(architecture="echo", vocab_size=vocab_size, max_model_len=4096)
 
     def kv_spec(self) -> KVSpec:
-        """One layer, one head, one float32 each for K and V: room for an int64."""
+        """One layer, one head, one number each for K and V."""
         return KVSpec(
             num_layers=1,
             num_kv_heads=1,
@@ -81,18 +84,21 @@ class EchoExecutor(Executor):
         )
 
     def allocate_kv(self, num_blocks: int) -> KVLayout:
-        """Allocate int64 ``[num_blocks, block_size]``: one token id per slot."""
-        self._pool = np.zeros((num_blocks, self._block_size), dtype=np.int64)
-        return self.kv_spec().layout(num_blocks, self._block_size)
+        """Allocate the pool; K is the slot's token id, V stays unused."""
+        layout = self.kv_spec().layout(num_blocks, self._block_size)
+        pool = np.zeros(layout.shape, dtype=np.float32)
+        # [layer, k or v, block, head, token, dim] -> a view [block, token] of K.
+        self._token_ids = pool[0, 0].reshape(num_blocks, self._block_size)
+        return layout
 
     def execute(self, plan: StepPlan) -> ForwardResult:
         """Copy blocks, write the step's tokens, make one row per wanted logits."""
         for copy in plan.block_copies:
-            self._pool[copy.target] = self._pool[copy.source]
+            self._token_ids[copy.target] = self._token_ids[copy.source]
         batch = pack_batch(plan)
         table = csr_block_table(plan.scheduled, batch.seq_lens, self._block_size)
         slots = slot_mapping(batch, table, self._block_size)
-        self._pool.reshape(-1)[slots] = batch.input_ids
+        self._token_ids.reshape(-1)[slots] = batch.input_ids
         next_ids = [i for entry in plan.scheduled for i in self._next_ids(entry)]
         logits = np.zeros((len(next_ids), self._vocab_size), dtype=np.float32)
         logits[np.arange(len(next_ids)), next_ids] = 1.0
@@ -100,17 +106,17 @@ class EchoExecutor(Executor):
 
     def close(self) -> None:
         """Free the pool; twice is no error."""
-        self._pool = np.empty((0, 1), dtype=np.int64)
+        self._token_ids = np.empty((0, 1), dtype=np.float32)
 
     def _next_ids(self, entry: ScheduledRequest) -> list[int]:
         """The token after each of the entry's last ``num_logits_rows`` tokens."""
-        context = self._pool[list(entry.block_ids)].reshape(-1)
+        context = self._token_ids[list(entry.block_ids)].reshape(-1)
         num_tokens = entry.num_computed_tokens + len(entry.token_ids)
         positions = range(num_tokens - entry.num_logits_rows, num_tokens)
         return [_next_id(context[: position + 1]) for position in positions]
 
 
-def _next_id(context: NDArray[np.int64]) -> int:
+def _next_id(context: NDArray[np.float32]) -> int:
     """What followed the last token when it stood there before; else the first token."""
     earlier = np.flatnonzero(context[:-1] == context[-1])
     return int(context[earlier[-1] + 1] if earlier.size else context[0])
