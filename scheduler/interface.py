@@ -124,4 +124,4 @@ class Scheduler(ABC):
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Assert the invariants of pool and tables; called by the engine when idle."""
+        """Assert the invariants of pool and tables; called while nothing runs."""
