@@ -28,6 +28,7 @@ def load(
     *,
     dtype: str = "float32",
     cache_dir: Path | None = None,
+    block_size: int = 32,
     **options: Any,
 ) -> OpenVINOExecutor:
     """Load a checkpoint or an IR, with a pool of eight blocks, on one thread."""
@@ -38,7 +39,7 @@ def load(
         ModelSource("tiny", folder, kind),
         ExecutorConfig(
             dtype=dtype,
-            block_size=32,
+            block_size=block_size,
             num_threads=1,
             options=options,
             cache_dir=cache_dir,

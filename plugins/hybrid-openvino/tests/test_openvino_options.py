@@ -33,6 +33,12 @@ def test_a_bad_option_is_refused(
         load(llama, **options)
 
 
+def test_another_block_size_is_refused(llama_ir: Path) -> None:
+    """The kernel would read other slots than it wrote."""
+    with pytest.raises(ConfigError, match="block_size is 16, .* knows 32 only"):
+        load(llama_ir, block_size=16)
+
+
 @pytest.mark.parametrize("options", [{"weights": "int4"}, {"int4_group_size": 32}])
 def test_an_ir_stores_its_weights_already(
     llama_ir: Path, options: dict[str, Any]

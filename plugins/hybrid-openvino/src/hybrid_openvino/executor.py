@@ -70,6 +70,11 @@ class OpenVINOExecutor(Executor):
         """Convert a checkpoint (once) or read an IR, and compile it."""
         if model is None:
             raise ConfigError("executor openvino: needs a model, got none")
+        if config.block_size != BLOCK_SIZE:
+            raise ConfigError(
+                f"executor openvino: block_size is {config.block_size}, OpenVINO's "
+                f"paged attention on CPUs knows {BLOCK_SIZE} only"
+            )
         is_compiled = model.format is CheckpointFormat.COMPILED
         options = parse_options(config, _properties(), is_compiled=is_compiled)
         ir = load_ir(model, options, config, progress)
