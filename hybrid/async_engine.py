@@ -15,6 +15,8 @@ from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
+
 from hybrid.scheduler import (
     DuplicateRequest,
     EngineClosed,
@@ -30,6 +32,8 @@ from .metrics import EngineSnapshot
 from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
 from .prompt import Prompt
+
+log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0
 """How long ``close`` waits for the step that is running."""
@@ -140,12 +144,25 @@ class AsyncHybridEngine:
         self._send(partial(self._abort, request_id))
 
     async def close(self) -> None:
-        """End every request as aborted, stop the thread, free the executor."""
+        """End every request as aborted, stop the thread, free the executor.
+
+        Raises:
+            EngineFailed: the executor, or another part, did not return within
+                ``CLOSE_TIMEOUT_S``; every reader has been told, the thread is left.
+        """
         if not self._is_closing:
             self._is_closing = True
             with self._wake:
                 self._wake.notify()
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._error = EngineFailed(
+                f"the engine did not stop within {CLOSE_TIMEOUT_S:g} s: the "
+                f"{self._engine.executor_name}, or another part, does not return"
+            )
+            log.error("engine.stuck", reason=str(self._error))
+            self._fail_all()
+            raise self._error
 
     async def __aenter__(self) -> Self:
         return self

@@ -81,7 +81,7 @@ class HybridEngine:
         self.tokenizer: Final = tokenizer
         can = capabilities_of(executor)
         self._scheduler_name: Final = f"scheduler {type(scheduler).__name__}"
-        self._executor_name: Final = f"executor {can.name}"
+        self.executor_name: Final = f"executor {can.name}"
         self.input_processor: Final = InputProcessor(
             tokenizer,
             can,
@@ -166,9 +166,11 @@ class HybridEngine:
             plan = self.scheduler.schedule()
             self._sampler.release(plan.finished)
             if not plan.scheduled:
-                assert not self.scheduler.has_unfinished(), "requests wait, none runs"
+                if self.scheduler.has_unfinished():
+                    # No assertion: without it callers would ask for steps forever.
+                    raise RuntimeError("requests wait, and it plans none of them")
                 return []
-        with self._part(self._executor_name, plan, ExecutorFailed):
+        with self._part(self.executor_name, plan, ExecutorFailed):
             result = self._check.run(plan, self.executor.execute(plan))
         with self._part("sampling", plan):
             sampled = self._sampler.sample(plan, result)
@@ -227,7 +229,7 @@ class HybridEngine:
             stats = self.scheduler.stats()
         with self._part("output processing"):
             self._metrics.observe_pool(stats)
-            failed = self._outputs.end_failed(sampled.failed, self._executor_name)
+            failed = self._outputs.end_failed(sampled.failed, self.executor_name)
             answers, stopped = self._outputs.process(
                 plan, sampled, updates, started_s=started_s
             )

@@ -8,11 +8,13 @@ import pytest
 
 from hybrid import (
     AsyncHybridEngine,
+    EngineFailed,
     ExecutorFailed,
     InvalidRequest,
     RequestOutput,
     SamplingParams,
 )
+from hybrid import async_engine as async_engine_module
 from hybrid.scheduler import StepPlan
 from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import FaultyExecutor, make_engine
@@ -21,6 +23,35 @@ from tests.hybrid.serving_stand import collect, read, serve
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 PROMPTS = [[1, 2, 3], list(range(4, 13)), [5] * 8, [9, 8, 7, 6, 5]]
+
+
+def test_an_executor_that_never_returns_leaves_no_reader_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Closing gives up after a while: it says so, and so does every reader."""
+    monkeypatch.setattr(async_engine_module, "CLOSE_TIMEOUT_S", 0.05)
+    gate = threading.Event()
+    running = threading.Event()
+
+    def block(_: StepPlan) -> None:
+        running.set()
+        assert gate.wait(timeout=60), "nobody let the executor go"
+
+    engine = make_engine(executor=FaultyExecutor(block))
+
+    async def body() -> None:
+        serving = AsyncHybridEngine(engine)
+        readers = [asyncio.create_task(read(serving, [1, 2], GREEDY)) for _ in range(2)]
+        await asyncio.to_thread(running.wait, 60)
+        with pytest.raises(EngineFailed, match=r"executor null, .* does not return"):
+            await serving.close()
+        for reader in readers:
+            with pytest.raises(EngineFailed, match="did not stop"):
+                await asyncio.wait_for(reader, timeout=60)
+        gate.set()
+        await serving.close()
+
+    asyncio.run(body())
 
 
 def test_an_id_used_again_never_gets_the_first_uses_outputs() -> None:

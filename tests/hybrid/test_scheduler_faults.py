@@ -28,7 +28,7 @@ def idle(*_: object) -> StepPlan:
     ("methods", "reason"),
     [
         ({"schedule": broken}, "KeyError: 'lost'"),
-        ({"schedule": idle}, "requests wait, none runs"),
+        ({"schedule": idle}, "requests wait, and it plans none of them"),
         ({"update": broken}, "KeyError: 'lost'"),
         ({"update": broken, "abort": broken}, "KeyError: 'lost'"),
     ],
