@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 import pytest
 from hybrid_openvino.kv_pool import CellShape, KVPool
-from hybrid_openvino.step_inputs import make_step_inputs
+from hybrid_openvino.step_inputs import StepInputMaker, make_step_inputs
 from hypothesis import given
 from hypothesis import strategies as st
 from openvino_stand import BLOCKS, TOKEN_IDS, load, logits
@@ -154,3 +154,52 @@ def test_every_token_finds_its_slot_and_its_row(plan: StepPlan) -> None:
         rows += range(end - entry.num_logits_rows, end)
     assert inputs.logits_rows.tolist() == rows
     assert inputs.max_context_len.shape == ()
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[StepPlan]:
+    """Steps in a row: sequences decode, get blocks, come, go and change places."""
+    plans: list[StepPlan] = []
+    entries: list[ScheduledRequest] = []
+    for _ in range(draw(st.integers(1, 6))):
+        entries = [
+            entry._replace(
+                token_ids=(draw(st.integers(0, 99)),),
+                num_computed_tokens=entry.num_computed_tokens + len(entry.token_ids),
+                num_logits_rows=draw(st.sampled_from([1, 1, 1, 0])),
+                block_ids=draw(
+                    st.sampled_from([entry.block_ids] * 5 + [(*entry.block_ids, 9)])
+                ),
+            )
+            for entry in entries
+        ]
+        change = draw(st.sampled_from(["none", "none", "new", "gone", "places"]))
+        if change == "new" or not entries:
+            entries += draw(plans_of_one())
+        elif change == "gone" and len(entries) > 1:
+            entries.pop(draw(st.integers(0, len(entries) - 1)))
+        elif change == "places":
+            entries = draw(st.permutations(entries))
+        plans.append(StepPlan(0, tuple(entries), 0, (), (), ()))
+    return plans
+
+
+@st.composite
+def plans_of_one(draw: st.DrawFn) -> list[ScheduledRequest]:
+    """A sequence that has room for some decode steps."""
+    new = draw(st.integers(1, 3))
+    ids = tuple(range(new))
+    request = GenerateRequest("new", ids, SamplingParams())
+    table = tuple(range(1, 4))
+    return [ScheduledRequest(request, 0, ids, draw(st.integers(0, 50)), table, 1, 1)]
+
+
+@given(plans=traffic())
+def test_arrays_advanced_in_place_are_those_made_anew(plans: list[StepPlan]) -> None:
+    """Whatever came before, a step's inputs are its plan's."""
+    maker = StepInputMaker(32)
+    for plan in plans:
+        found, wanted = maker.make(plan).as_dict(), make_step_inputs(plan, 32).as_dict()
+        for name, array in wanted.items():
+            assert np.array_equal(found[name], array), name
+            assert found[name].dtype == array.dtype

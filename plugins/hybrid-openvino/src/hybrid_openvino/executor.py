@@ -26,7 +26,7 @@ from .ir_directory import MODEL_FILE, load_ir
 from .kv_pool import CellShape, KVPool
 from .options import PRECISIONS, parse_options
 from .paged_model import DEVICE, PagedModel
-from .step_inputs import make_step_inputs
+from .step_inputs import StepInputMaker
 
 BLOCK_SIZE: Final = 32
 """Tokens per block of OpenVINO's paged attention on CPUs; it knows no other."""
@@ -44,6 +44,7 @@ class OpenVINOExecutor(Executor):
     def __init__(self) -> None:
         self._model: PagedModel | None = None
         self._pool: KVPool | None = None
+        self._inputs = StepInputMaker(BLOCK_SIZE)
 
     def capabilities(self) -> Capabilities:
         """See ``Executor``."""
@@ -115,7 +116,7 @@ class OpenVINOExecutor(Executor):
         """Copy blocks, then one inference over the whole step."""
         assert self._pool is not None, "allocate_kv comes before execute"
         self._pool.copy_blocks(plan.block_copies)
-        return ForwardResult(self._loaded().run(make_step_inputs(plan, BLOCK_SIZE)))
+        return ForwardResult(self._loaded().run(self._inputs.make(plan)))
 
     def close(self) -> None:
         """Drop model and pool."""
