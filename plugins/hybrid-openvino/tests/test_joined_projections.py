@@ -9,6 +9,7 @@ import pytest
 from hybrid_openvino import paged_model
 from hybrid_openvino.ir_directory import MODEL_FILE
 from hybrid_openvino.joined_projections import join_projections
+from hybrid_openvino.runtime import core
 from openvino import opset13 as ops
 from openvino_stand import load, logits
 
@@ -35,7 +36,7 @@ def test_no_bit_changes(
     groups = {"int4_group_size": 16} if weights == "int4" else {}
     joined = logits(load(checkpoint, cache_dir=cache, weights=weights, **groups))
     (directory,) = cache.iterdir()
-    model = ov.Core().read_model(directory / MODEL_FILE)
+    model = core().read_model(directory / MODEL_FILE)
     before = _num_products(model)
     assert join_projections(model) == 3
     assert _num_products(model) == before - 2 * 3
@@ -64,9 +65,7 @@ def test_each_product_keeps_its_own_rows() -> None:
     arrays = [rng.standard_normal((n, 4), dtype=np.float32) for n in (5, 1, 3)]
     model = _three_products(*(ops.constant(array) for array in arrays))
     assert join_projections(model) == 1
-    compiled = ov.Core().compile_model(
-        model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
+    compiled = core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     source = rng.standard_normal((2, 4), dtype=np.float32)
     found = compiled(source)
     for index, array in enumerate(arrays):
@@ -75,7 +74,7 @@ def test_each_product_keeps_its_own_rows() -> None:
 
 def _answers(model: ov.Model, *sources: Any) -> list[Any]:
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = ov.Core().compile_model(model, "CPU", exact)
+    compiled = core().compile_model(model, "CPU", exact)
     found = compiled(list(sources))
     return [found[index].copy() for index in range(len(model.outputs))]
 

@@ -26,6 +26,7 @@ from .ir_directory import MODEL_FILE, load_ir
 from .kv_pool import CellShape, KVPool
 from .options import PRECISIONS, parse_options
 from .paged_model import DEVICE, PagedModel
+from .runtime import core
 from .step_inputs import StepInputMaker
 
 BLOCK_SIZE: Final = 32
@@ -48,7 +49,7 @@ class OpenVINOExecutor(Executor):
 
     def capabilities(self) -> Capabilities:
         """See ``Executor``."""
-        can = ov.Core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
+        can = core().get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
         dtypes = tuple(name for name in PRECISIONS if _CAPABILITY[name] in can)
         # 16 bits first: where OpenVINO offers them, they are what it is fast in.
         return Capabilities(
@@ -129,7 +130,7 @@ class OpenVINOExecutor(Executor):
 
 
 def _properties() -> Mapping[str, str]:
-    found: Mapping[str, str] = ov.Core().get_property(DEVICE, "SUPPORTED_PROPERTIES")
+    found: Mapping[str, str] = core().get_property(DEVICE, "SUPPORTED_PROPERTIES")
     return found
 
 

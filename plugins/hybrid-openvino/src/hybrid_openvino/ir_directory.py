@@ -26,6 +26,7 @@ from hybrid.api import (
 )
 
 from .options import OpenVINOOptions
+from .runtime import core
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -106,7 +107,7 @@ def _max_model_len(config: "PreTrainedConfig") -> int:
 def _read_model(directory: Path) -> ov.Model:
     path = directory / MODEL_FILE
     try:
-        return ov.Core().read_model(path)
+        return core().read_model(path)
     except RuntimeError as error:
         raise CheckpointError(
             f"{path} cannot be read: {str(error).strip()[:300]}"

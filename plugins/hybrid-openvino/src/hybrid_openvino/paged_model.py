@@ -14,6 +14,7 @@ from hybrid.api import ConfigError, UnsupportedFeature
 from .input_buffers import InputBuffers
 from .joined_projections import join_projections
 from .kv_pool import CellShape, KVPool
+from .runtime import core
 from .step_inputs import StepInputs
 
 DEVICE: Final = "CPU"
@@ -148,7 +149,7 @@ def _last_product(model: ov.Model) -> Any:
 
 def _compile(model: ov.Model, properties: Mapping[str, Any]) -> ov.CompiledModel:
     try:
-        return ov.Core().compile_model(model, DEVICE, dict(properties))
+        return core().compile_model(model, DEVICE, dict(properties))
     except RuntimeError as error:
         shown = ", ".join(f"{name}={value}" for name, value in properties.items())
         raise ConfigError(
