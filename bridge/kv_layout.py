@@ -58,6 +58,9 @@ class KVLayout:
     head_dim: int
     dtype: str = "float32"
     order: KVOrder = KVOrder.LAYER_FIRST
+    kv_factor: int = 2
+    """Cells of one block and layer: 2 (K and V), or 1 where K is all there is (the
+    latent cache of MLA)."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""
@@ -72,17 +75,21 @@ class KVLayout:
                 raise ConfigError(
                     f"KV layout: {name} is {getattr(self, name)}, must be 1 or more"
                 )
+        if self.kv_factor not in {1, 2}:
+            raise ConfigError(
+                f"KV layout: kv_factor is {self.kv_factor}, must be 1 (K only) or 2"
+            )
         if self.dtype not in ELEMENT_BYTES:
             known = ", ".join(ELEMENT_BYTES)
             raise ConfigError(f"KV layout: dtype {self.dtype!r} is not one of {known}")
 
     @property
     def logical_shape(self) -> tuple[int, int, int, int, int, int]:
-        """Sizes by ``LOGICAL_AXES``: block, layer, kv (2), head, token, dim."""
+        """Sizes by ``LOGICAL_AXES``: block, layer, kv, head, token, dim."""
         return (
             self.num_blocks,
             self.num_layers,
-            2,
+            self.kv_factor,
             self.num_kv_heads,
             self.block_size,
             self.head_dim,
@@ -115,7 +122,8 @@ class KVLayout:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers, K and V."""
-        return 2 * self.num_layers * self.cell_elements * ELEMENT_BYTES[self.dtype]
+        cells = self.kv_factor * self.num_layers
+        return cells * self.cell_elements * ELEMENT_BYTES[self.dtype]
 
     @property
     def total_bytes(self) -> int:
