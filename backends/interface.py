@@ -72,6 +72,8 @@ class ExecutorConfig:
     block_size: int = 16
     max_model_len: int | None = None
     """Asked-for context; ``None``: the model's own."""
+    max_num_seqs: int = 256
+    """Most sequences of one step: for buffers that are made once."""
     num_threads: int | None = None
     """CPU threads; ``None``: leave the library's own choice."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -57,6 +57,7 @@ def resolve_options(
             device=device,
             block_size=block_size,
             max_model_len=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
             num_threads=config.num_threads,
             options=config.executor_options,
             cache_dir=_cache_dir(capabilities.name),

@@ -40,7 +40,9 @@ class KVPool:
                 f"does not fit in the memory of {device}; lower num_kv_blocks or "
                 "kv_cache_memory"
             ) from error
-        self._by_block: Final = pool.permute(layout.to_logical)
+        self.memory: Final = pool
+        """The pool in its physical order, ``layout.shape``, contiguous. Never moved."""
+        self.by_block: Final = pool.permute(layout.to_logical)
         """``[block, layer, kv, head, token, dim]``, a view."""
         self._rows: Final = pool.view(-1, layout.block_size, layout.head_dim)
         self._tokens: Final = pool.view(-1, layout.head_dim)
@@ -87,12 +89,12 @@ class KVPool:
             block_ids: int64 ``[n]``.
         """
         if len(block_ids):
-            self._by_block.index_fill_(0, block_ids, 0)
+            self.by_block.index_fill_(0, block_ids, 0)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks over all layers, in order (copy on write)."""
         for copy in copies:
-            self._by_block[copy.target].copy_(self._by_block[copy.source])
+            self.by_block[copy.target].copy_(self.by_block[copy.source])
 
 
 def _zeros(layout: KVLayout, device: torch.device) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""TensorRT-LLM's kernels, or what stands in for them, under our scheduler."""
