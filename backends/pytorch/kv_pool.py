@@ -20,6 +20,11 @@ TORCH_DTYPES: Final = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+_STORED_DTYPES: Final = {
+    **TORCH_DTYPES,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
 CACHE_LINE_BYTES: Final = 64
 
 
@@ -44,8 +49,11 @@ class KVPool:
         """The pool in its physical order, ``layout.shape``, contiguous. Never moved."""
         self.by_block: Final = pool.permute(layout.to_logical)
         """``[block, layer, kv, head, token, dim]``, a view."""
-        self._rows: Final = pool.view(-1, layout.block_size, layout.head_dim)
-        self._tokens: Final = pool.view(-1, layout.head_dim)
+        # One-byte floats are moved as bytes: torch indexes no others everywhere.
+        plain = pool.view(torch.uint8) if pool.element_size() == 1 else pool
+        self._blocks: Final = plain.permute(layout.to_logical)
+        self._rows: Final = plain.view(-1, layout.block_size, layout.head_dim)
+        self._tokens: Final = plain.view(-1, layout.head_dim)
         row_elements = layout.block_size * layout.head_dim
         block, layer, kv, *_ = (stride // row_elements for stride in layout.strides)
         self.row_stride: Final = block
@@ -53,13 +61,26 @@ class KVPool:
         self._layer_stride: Final = layer
         self._kv_stride: Final = kv
 
-    def key_rows(self, layer: int) -> torch.Tensor:
-        """Rows from a layer's K on: a view ``[rows, block_size, head_dim]``."""
-        return self._rows[layer * self._layer_stride :]
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is read is what was written, to the bit."""
+        return True
 
-    def value_rows(self, layer: int) -> torch.Tensor:
-        """Rows from a layer's V on, as ``key_rows``."""
-        return self._rows[layer * self._layer_stride + self._kv_stride :]
+    def gather_keys(self, layer: int, rows: torch.Tensor) -> torch.Tensor:
+        """Collect rows of a layer's K.
+
+        Args:
+            layer: index of the layer.
+            rows: int64 ``[n]``, counted from the layer's first.
+
+        Returns:
+            ``[n, block_size, head_dim]`` in the dtype that is computed in.
+        """
+        return self._gather(layer * self._layer_stride, rows)
+
+    def gather_values(self, layer: int, rows: torch.Tensor) -> torch.Tensor:
+        """Collect rows of a layer's V, as ``gather_keys``."""
+        return self._gather(layer * self._layer_stride + self._kv_stride, rows)
 
     def write(
         self, layer: int, places: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
@@ -77,7 +98,7 @@ class KVPool:
         start = layer * self._layer_stride * block_size
         for first, new in ((0, keys), (self._kv_stride * block_size, values)):
             tokens = self._tokens[start + first :]
-            tokens.index_copy_(0, places, new.reshape(-1, head_dim))
+            tokens.index_copy_(0, places, self._stored(new.reshape(-1, head_dim)))
 
     def clear_blocks(self, block_ids: torch.Tensor) -> None:
         """Zero whole blocks over all layers.
@@ -89,17 +110,24 @@ class KVPool:
             block_ids: int64 ``[n]``.
         """
         if len(block_ids):
-            self.by_block.index_fill_(0, block_ids, 0)
+            self._blocks.index_fill_(0, block_ids, 0)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy whole blocks over all layers, in order (copy on write)."""
         for copy in copies:
-            self.by_block[copy.target].copy_(self.by_block[copy.source])
+            self._blocks[copy.target].copy_(self._blocks[copy.source])
+
+    def _gather(self, first_row: int, rows: torch.Tensor) -> torch.Tensor:
+        return self._rows[first_row:].index_select(0, rows)
+
+    def _stored(self, new: torch.Tensor) -> torch.Tensor:
+        """Turn computed K or V into what the pool's rows hold."""
+        return new
 
 
 def _zeros(layout: KVLayout, device: torch.device) -> torch.Tensor:
     """Allocate zeros, not garbage: a padded read of the null block must stay finite."""
-    dtype = TORCH_DTYPES[layout.dtype]
+    dtype = _STORED_DTYPES[layout.dtype]
     if device.type != "cpu":
         return torch.zeros(layout.shape, dtype=dtype, device=device)
     # numpy asks the system for zeroed pages, which cost nothing until they are written;

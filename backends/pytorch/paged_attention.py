@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import torch
 from torch.nn import functional
 
+from .kv_pool import KVPool
 from .step_attention import ContextSpan, StepAttention, TileTensors
 
 MAX_QUERY_TILE: Final = 512
@@ -51,10 +52,11 @@ def attend_contexts(
     outputs = []
     for span in step.contexts:
         queries = query[:, span.start : span.end]
-        if span.num_computed_tokens:
+        if span.num_computed_tokens or not step.pool.is_exact:
             # A chunk's queries share one gathered context; decode never does this.
-            keys = _gather(step.pool.key_rows(layer), span, key.shape[0])
-            values = _gather(step.pool.value_rows(layer), span, key.shape[0])
+            # From a rounded cache also a first chunk reads what later ones will.
+            keys = _of_context(step.pool.gather_keys(layer, span.rows), span, key)
+            values = _of_context(step.pool.gather_values(layer, span.rows), span, key)
         else:
             keys = key[:, span.start : span.end]
             values = value[:, span.start : span.end]
@@ -62,11 +64,12 @@ def attend_contexts(
     return outputs
 
 
-def _gather(rows: torch.Tensor, span: ContextSpan, num_heads: int) -> torch.Tensor:
-    """Collect one context from its blocks: ``[num_kv_heads, seq_len, head_dim]``."""
+def _of_context(
+    gathered: torch.Tensor, span: ContextSpan, key: torch.Tensor
+) -> torch.Tensor:
+    """Cut one context out of its blocks: ``[num_kv_heads, seq_len, head_dim]``."""
     seq_len = span.num_computed_tokens + span.end - span.start
-    gathered = rows.index_select(0, span.rows)
-    return gathered.view(num_heads, -1, rows.shape[-1])[:, :seq_len]
+    return gathered.view(key.shape[0], -1, key.shape[2])[:, :seq_len]
 
 
 def _attend_chunk(
@@ -156,7 +159,6 @@ def attend_generations(
     Returns:
         ``[R, num_heads, head_dim]`` in the query's dtype.
     """
-    key_rows, value_rows = step.pool.key_rows(layer), step.pool.value_rows(layer)
     num_kv_heads = step.pool.layout.num_kv_heads
     num_rows, head_dim = query.shape[1:]
     # [R, num_kv_heads, group, head_dim]: the heads that share a K head in one matrix.
@@ -167,8 +169,7 @@ def attend_generations(
     options = replace(options, scale=rest)
     decode = step.decode_tiles(options.window)
     parts = [
-        _attend_tile(tile, grouped, key_rows, value_rows, options)
-        for tile in decode.tiles
+        _attend_tile(tile, grouped, step.pool, layer, options) for tile in decode.tiles
     ]
     part = (
         parts[0]
@@ -199,15 +200,15 @@ class _Part(NamedTuple):
 def _attend_tile(
     tile: TileTensors,
     grouped: torch.Tensor,
-    key_rows: torch.Tensor,
-    value_rows: torch.Tensor,
+    pool: KVPool,
+    layer: int,
     options: AttentionOptions,
 ) -> _Part:
     """Attend with each segment's query over the segment's blocks."""
     num_segments = len(tile.generations)
     shape = (num_segments, grouped.shape[1], -1, grouped.shape[3])
-    keys = key_rows.index_select(0, tile.rows).view(shape)
-    values = value_rows.index_select(0, tile.rows).view(shape)
+    keys = pool.gather_keys(layer, tile.rows).view(shape)
+    values = pool.gather_values(layer, tile.rows).view(shape)
     queries = grouped.index_select(0, tile.generations)
     scores = torch.matmul(queries, keys.transpose(-1, -2))
     if options.softcap is None:

@@ -152,7 +152,7 @@ def cells(pool: KVPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of a layer by (block, head, slot), by the layout's own arithmetic."""
     layout = pool.layout
     shape = (layout.num_blocks, layout.num_kv_heads, layout.block_size, layout.head_dim)
-    storage = pool.key_rows(0).flatten()
+    storage = pool.memory.flatten()
     block, _, _, head, token, dim = layout.strides
     views = []
     for kv in (0, 1):
@@ -214,14 +214,14 @@ def test_block_copies_happen_in_order_and_over_all_layers(order: KVOrder) -> Non
 def test_a_pool_starts_as_zeros_on_a_cache_line() -> None:
     """Fresh memory is finite, so a padded read of the null block is harmless."""
     pool = KVPool(KVLayout(3, 2, 2, 4, 8, "bfloat16"), CPU)
-    assert not pool.key_rows(0).any()
-    assert pool.key_rows(0).data_ptr() % 64 == 0
+    assert not pool.memory.any()
+    assert pool.memory.data_ptr() % 64 == 0
 
 
 def test_what_a_broken_request_left_in_a_block_does_not_reach_the_next() -> None:
     """A block is cleared when it gets its first token: 0 * NaN would be NaN."""
     pool = KVPool(KVLayout(300, 1, 1, 16, 8, "float32"), CPU)
-    pool.key_rows(0)[:] = float("nan")
+    pool.memory[:] = float("nan")
     kv = torch.randn(1, 18, 8)
     options = AttentionOptions(0.3)
     for lengths, num_contexts, new in (([(0, 17)], 1, 17), ([(17, 1)], 0, 1)):
