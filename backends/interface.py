@@ -55,6 +55,9 @@ class Capabilities:
     """Fields of ``SamplingParams`` that an executor which samples itself honours."""
     prefix_reuse: bool = True
     chunked_prefill: bool = True
+    aligned_chunks: bool = False
+    """A need, not an ability: a prompt chunk that is not the last must end at a block
+    boundary."""
     block_copy: bool = True
     prompt_logprobs: bool = True
     model_files: tuple[str, ...] = ()

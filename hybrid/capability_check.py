@@ -21,6 +21,7 @@ _FLAGS: Final = (
     "returns_logits",
     "prefix_reuse",
     "chunked_prefill",
+    "aligned_chunks",
     "block_copy",
     "prompt_logprobs",
 )

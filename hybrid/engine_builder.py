@@ -237,7 +237,7 @@ def _size(
 ) -> SchedulerConfig:
     """Settle the limits that depend on the loaded model."""
     config, capabilities = parts.config, parts.capabilities
-    chosen = resolved.executor_config
+    chosen, source = resolved.executor_config, resolved.source
     max_model_len = config.max_model_len or info.max_model_len
     if max_model_len > info.max_model_len:
         raise ConfigError(
@@ -249,7 +249,6 @@ def _size(
     if budget is None:
         at_least = 1 if is_chunked else max_model_len
         budget = max(DEFAULT_BATCHED_TOKENS, at_least)
-    source = resolved.source
     return SchedulerConfig(
         block_size=chosen.block_size,
         num_blocks=choose_num_blocks(
@@ -265,6 +264,7 @@ def _size(
         max_prefill_chunk_tokens=config.max_prefill_chunk_tokens,
         enable_prefix_caching=_allowed(config, "enable_prefix_caching", capabilities),
         enable_chunked_prefill=is_chunked,
+        align_chunks=capabilities.aligned_chunks,
         supports_block_copy=capabilities.block_copy,
         policy=config.policy,
         cache_domain=(

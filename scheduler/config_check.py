@@ -34,6 +34,23 @@ def check_config(config: SchedulerConfig) -> None:
         raise ConfigError(f"policy is {config.policy!r}, must be one of {known}")
     if not config.enable_chunked_prefill:
         _check_whole_prompts(config)
+    elif config.align_chunks:
+        _check_whole_blocks(config)
+
+
+def _check_whole_blocks(config: SchedulerConfig) -> None:
+    # The best-ranked sequence must advance in a step that it has to itself.
+    for name in (
+        "max_num_batched_tokens",
+        "max_prefill_chunk_tokens",
+        "max_prompt_logprobs_tokens",
+    ):
+        value = getattr(config, name)
+        if value is not None and value < config.block_size:
+            raise ConfigError(
+                f"{name} is {value}, must be at least block_size={config.block_size} "
+                "while align_chunks is True: a prompt is cut at block boundaries only"
+            )
 
 
 def _check_whole_prompts(config: SchedulerConfig) -> None:

@@ -10,6 +10,8 @@ Forward progress: sequences are served by rank and only the worst-ranked one is 
 preempted, so that the best-ranked one advances in every step; admission made sure that
 it fits alone. Rows for prompt log-probabilities go by rank as well. Waiting sequences
 own no block and are admitted by rank; who lacks nothing but such rows is passed over.
+Who lacks budget for a whole block, where chunks are aligned, holds up no running one,
+and every waiting one: their answers would take the same tokens from it in later steps.
 
 Source of the algorithm: vLLM 0.32, ``vllm/v1/core/sched/scheduler.py``.
 """
@@ -183,7 +185,7 @@ class PagedScheduler(Scheduler):
     def _schedule_running(self, step: StepBuilder) -> bool:
         """Serve running sequences by rank; whether budget and blocks sufficed.
 
-        One that lacks rows for prompt log-probabilities keeps its blocks and waits.
+        One that lacks rows, or more budget than there is, keeps its blocks and waits.
         """
         running = self._roster.running.items
         index = 0
@@ -196,13 +198,15 @@ class PagedScheduler(Scheduler):
             if is_generation:
                 num_new = min(step.budget, 1)
             elif step.lacks_rows(state, start):
-                step.owe_rest(state)
-                index += 1
-                continue
+                num_new = 0
             else:
                 num_new = step.num_new_tokens(state, start)
             if num_new == 0:
-                return False
+                if not step.budget:
+                    return False
+                step.owe_rest(state)
+                index += 1
+                continue
             while not self._manager.allocate(state.table, start + num_new):
                 if self._preempt_last(step) is state:
                     return False

@@ -59,14 +59,15 @@ class StepBuilder:
         return self._context_sequences + self._generation_sequences
 
     def lacks_rows(self, sequence: SequenceState, num_computed_tokens: int) -> bool:
-        """Whether the step's rows are spent and the sequence's next token wants one.
+        """Whether the sequence's next tokens want rows and the step has none for them.
 
         The first to ask never lacks any, so that the best-ranked sequence advances.
         """
         if not sequence.wants_prompt_rows:
             return False
         if self._config.enable_chunked_prefill:
-            return self._num_tokens_by_rows(sequence, num_computed_tokens) == 0
+            num_by_rows = self._num_tokens_by_rows(sequence, num_computed_tokens)
+            return self._cut(sequence, num_computed_tokens, num_by_rows) == 0
         # A prompt that is never cut may want more rows than there are: it takes all.
         is_unspent = self._num_rows_left == self._config.max_prompt_logprobs_tokens
         num_rows = sequence.prompt_len - sequence.num_prompt_rows_done
@@ -75,7 +76,8 @@ class StepBuilder:
     def num_new_tokens(self, sequence: SequenceState, num_computed_tokens: int) -> int:
         """How many tokens the sequence may compute now; 0 if the budget forbids any.
 
-        The caller has made sure that it does not lack rows.
+        Where chunks are aligned that can be while some budget is left, for others. The
+        caller has made sure that it does not lack rows.
         """
         wanted = len(sequence.token_ids) - num_computed_tokens
         if not self._config.enable_chunked_prefill:
@@ -86,7 +88,7 @@ class StepBuilder:
         if sequence.wants_prompt_rows:
             num_by_rows = self._num_tokens_by_rows(sequence, num_computed_tokens)
             wanted = min(wanted, num_by_rows)
-        return min(wanted, self.budget)
+        return self._cut(sequence, num_computed_tokens, min(wanted, self.budget))
 
     def owe_rest(self, sequence: SequenceState) -> None:
         """Count what a running sequence needs for the tokens it computes later."""
@@ -141,6 +143,15 @@ class StepBuilder:
         else:
             self._contexts.append(entry)
             self._context_sequences.append(sequence)
+
+    def _cut(
+        self, sequence: SequenceState, num_computed_tokens: int, num_tokens: int
+    ) -> int:
+        """The most tokens, up to as many, that a chunk may end after."""
+        end = num_computed_tokens + num_tokens
+        if self._config.align_chunks and end < len(sequence.token_ids):
+            num_tokens -= end % self._config.block_size
+        return max(num_tokens, 0)
 
     def _num_tokens_by_rows(
         self, sequence: SequenceState, num_computed_tokens: int

@@ -16,6 +16,8 @@ from .loaded_executor import LoadedExecutor
 from .recording_executor import RecordingExecutor
 from .workload import GREEDY, NUM_TOKENS, TokenIds, Workload
 
+CHUNK_LIMITS: Final = frozenset({"max_prefill_chunk_tokens", "max_num_batched_tokens"})
+
 Reference = Callable[[LoadedExecutor, Sequence[TokenIds], int], list[Answer]]
 
 
@@ -72,8 +74,17 @@ class Bench:
             pytest.skip(f"draws cannot be compared within {self.tolerance}")
 
     def engine(self, **limits: Any) -> HybridEngine:
-        """Make an engine whose plans are recorded; its pool is checked at the end."""
+        """Make an engine whose plans are recorded; its pool is checked at the end.
+
+        Where chunks are aligned, what limits their tokens is at least a block.
+        """
         self.recorder.plans.clear()
+        if self.capabilities.aligned_chunks:
+            limits |= {
+                name: max(limits[name], self.loaded.block_size)
+                for name in CHUNK_LIMITS & limits.keys()
+                if limits[name] is not None
+            }
         engine = self.loaded.engine(executor=self.recorder, **limits)
         self._engines.append(engine)
         return engine

@@ -132,8 +132,7 @@ class ExecutorCase:
                 "bench", loads, indirect=True, scope="class", ids=labels
             )
         if "chunk" in names:
-            chunks = CHUNKS if capabilities.chunked_prefill else (None,)
-            metafunc.parametrize("chunk", chunks)
+            metafunc.parametrize("chunk", _chunks(capabilities))
         if "sampling_field" in names:
             metafunc.parametrize("sampling_field", _sampling_fields(capabilities))
 
@@ -243,6 +242,13 @@ class ExecutorCase:
             return (None,)
         assert self.architectures, f"{self.executor} needs a model: name architectures"
         return self.architectures
+
+
+def _chunks(capabilities: Capabilities) -> Sequence[int | None]:
+    if not capabilities.chunked_prefill:
+        return (None,)
+    # Those that are aligned are a block, or more than any prompt of the kit.
+    return (1, None) if capabilities.aligned_chunks else CHUNKS
 
 
 def _sampling_fields(capabilities: Capabilities) -> list[Any]:

@@ -33,7 +33,15 @@ class LifecycleTests(ExecutorCase):
         """It ends between two chunks of its prompt."""
         bench.require("chunked_prefill")
         engine = bench.engine(max_prefill_chunk_tokens=3)
-        _check_abort(bench, engine, 1, lambda plan: plan.step == 1)
+
+        def has_block(plan: StepPlan) -> bool:
+            """Whether a block of it is computed, and it is not through."""
+            victim = plan.scheduled[1]
+            end = victim.num_computed_tokens + len(victim.token_ids)
+            return end >= bench.loaded.block_size and victim.num_samples == 0
+
+        prompts = bench.workload.prompts[-3:]
+        _check_abort(bench, engine, 1, has_block, prompts=prompts)
 
     def test_an_aborted_answer_leaves_no_trace(self, bench: Bench) -> None:
         """It ends while it decodes beside another."""
@@ -141,13 +149,16 @@ def _check_abort(
     engine: HybridEngine,
     victim: int | None,
     is_time: Callable[[StepPlan], bool],
+    *,
+    prompts: Sequence[TokenIds] = (),
 ) -> None:
     """Abort one of several requests once a plan is so; the others are answered.
 
     Afterwards the same prompt is answered by the same engine: its blocks are clean.
-    ``victim`` is an index; ``None``: whom that plan preempted.
+    ``victim`` is an index; ``None``: whom that plan preempted. ``prompts``: the growing
+    ones unless others are given.
     """
-    prompts = bench.workload.growing
+    prompts = prompts or bench.workload.growing
     ids = fresh_ids(len(prompts))
     _add(engine, ids, prompts)
     done: dict[str, RequestOutput] = {}

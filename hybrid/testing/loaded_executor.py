@@ -53,6 +53,7 @@ class LoadedExecutor:
             # Without chunks a step must hold a whole context.
             "max_num_batched_tokens": max(2048, self.info.max_model_len),
             "enable_chunked_prefill": can.chunked_prefill,
+            "align_chunks": can.aligned_chunks,
             "enable_prefix_caching": can.prefix_reuse,
             "supports_block_copy": can.block_copy,
         }

@@ -7,7 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hybrid.backends.interface import Capabilities, ForwardResult
+from hybrid.backends.checkpoint.model_source import ModelSource
+from hybrid.backends.interface import (
+    Capabilities,
+    ExecutorConfig,
+    ForwardResult,
+    ModelInfo,
+    ProgressCallback,
+)
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.scheduler import StepPlan
 from hybrid.testing import ExecutorConformance
@@ -40,6 +47,36 @@ class PlainExecutor(NullExecutor):
         return ForwardResult(
             sampled_token_ids=tuple((int(row.argmax()),) for row in logits)
         )
+
+
+class AlignedExecutor(NullExecutor):
+    """Continues a prompt from a block boundary only."""
+
+    def capabilities(self) -> Capabilities:
+        """Declare the need."""
+        return replace(
+            super().capabilities(),
+            name="aligned",
+            block_sizes=(4, 16),
+            aligned_chunks=True,
+        )
+
+    def load(
+        self,
+        model: ModelSource | None,
+        config: ExecutorConfig,
+        progress: ProgressCallback | None = None,
+    ) -> ModelInfo:
+        """Remember what a boundary is."""
+        self._block_size = config.block_size
+        return super().load(model, config, progress)
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Insist on the need."""
+        for entry in plan.scheduled:
+            end = entry.num_computed_tokens + len(entry.token_ids)
+            assert entry.num_samples or end % self._block_size == 0
+        return super().execute(plan)
 
 
 class NoisyExecutor(NullExecutor):
@@ -89,6 +126,13 @@ class TestPlain(ExecutorConformance):
     """What is not declared is never asked for; the rest is held to all the same."""
 
     executor = PlainExecutor
+    architectures = ()
+
+
+class TestAligned(ExecutorConformance):
+    """No limit on chunks cuts a prompt within a block."""
+
+    executor = AlignedExecutor
     architectures = ()
 
 

@@ -15,6 +15,7 @@ from hybrid.scheduler import ScheduledRequest, StepPlan
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
 MAX_MODEL_LEN = 64
+BLOCK_SIZE = 16
 PROMPTS = [list(range(start, start + 40)) for start in (0, 100, 200)]
 """A step that holds one of them, whole, has room for a part of the next."""
 
@@ -35,6 +36,7 @@ def contexts_with(
     monkeypatch.setattr(NullExecutor, "execute", watched)
     with LLM(
         executor="null",
+        block_size=BLOCK_SIZE,
         max_model_len=MAX_MODEL_LEN,
         max_num_batched_tokens=MAX_MODEL_LEN,
     ) as llm:
@@ -53,6 +55,25 @@ def test_without_chunked_prefill_no_prompt_is_cut(
         entry.num_logits_rows == 1
         for entry in contexts_with(monkeypatch, chunked_prefill=True)
     )
+
+
+def test_prompts_are_cut_where_blocks_end_for_an_executor_that_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every part but the last; without the need the same budget cuts elsewhere."""
+
+    def ends(**changes: bool) -> list[int]:
+        """Where the parts that are not a prompt's last end, within a block."""
+        return [
+            (entry.num_computed_tokens + len(entry.token_ids)) % BLOCK_SIZE
+            for entry in contexts_with(monkeypatch, **changes)
+            if entry.num_samples == 0
+        ]
+
+    cut = ends(aligned_chunks=True)
+    assert cut
+    assert not any(cut)
+    assert any(ends(aligned_chunks=False))
 
 
 def test_without_prefix_reuse_every_prompt_begins_at_its_first_token(

@@ -227,6 +227,8 @@ class Driver:
         assert start < end <= len(tokens)
         is_last = end == len(tokens)
         assert is_last or self.config.enable_chunked_prefill
+        is_whole = end % self.config.block_size == 0
+        assert is_last or is_whole or not self.config.align_chunks
         is_forked = bool(self.outputs[entry.key])
         num_samples = 1 if is_forked else entry.request.sampling_params.n
         assert entry.num_samples == (num_samples if is_last else 0)

@@ -32,10 +32,11 @@ def draw(key: SequenceKey, index: int) -> int:
 def configs(draw_from: st.DrawFn) -> dict[str, object]:
     """Tiny pools and budgets, all features on and off."""
     integers, mostly = st.integers, st.sampled_from([True, True, True, False])
-    chunked = draw_from(mostly)
+    chunked, aligned = draw_from(mostly), draw_from(st.booleans())
     max_model_len = draw_from(st.sampled_from([6, 10, 16, 24]))
-    budget = integers(1, 32) if chunked else integers(max_model_len, 40)
     block_size = draw_from(integers(1, 4))
+    least = block_size if aligned else 1
+    budget = integers(least, 32) if chunked else integers(max_model_len, 40)
     # From less than one longest sequence to several.
     num_blocks = max_model_len // block_size + draw_from(integers(-2, 8))
     return {
@@ -45,11 +46,12 @@ def configs(draw_from: st.DrawFn) -> dict[str, object]:
         "max_num_seqs": draw_from(st.sampled_from([1, 2, 3, 4, 6])),
         "max_num_batched_tokens": draw_from(budget),
         "max_prefill_chunk_tokens": draw_from(
-            st.none() | integers(1, 5) if chunked else st.none()
+            st.none() | integers(least, 5) if chunked else st.none()
         ),
-        "max_prompt_logprobs_tokens": draw_from(integers(1, 6)),
+        "max_prompt_logprobs_tokens": draw_from(integers(least, 6)),
         "enable_prefix_caching": draw_from(mostly),
         "enable_chunked_prefill": chunked,
+        "align_chunks": aligned,
         "supports_block_copy": draw_from(mostly),
         "policy": draw_from(st.sampled_from(SchedulingPolicy)),
     }
