@@ -43,8 +43,8 @@ class SchedulerConfig:
     align_chunks: bool = False
     """Whether a chunk that is not its prompt's last must end at a block boundary, for
     executors that can continue from nowhere else. A prompt for which the step has less
-    than a block left waits. It never waits for those ranked behind it, so that below
-    ``max_num_seqs - 1 + block_size`` tokens a step those before it may have to end."""
+    than a block left waits: below ``max_num_seqs - 1 + block_size`` tokens a step that
+    may be until some of the answers that run beside it have ended."""
     supports_block_copy: bool = True
     """Whether the executor copies blocks; without it a fork shares full blocks only."""
     policy: SchedulingPolicy = SchedulingPolicy.FCFS
