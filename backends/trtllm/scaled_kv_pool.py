@@ -7,8 +7,10 @@ from typing import Final
 
 import torch
 
-from hybrid.backends.pytorch.kv_pool import KVPool
-from hybrid.bridge import KVLayout
+from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES, KVPool
+from hybrid.bridge import KVLayout, KVOrder
+
+from .attention import AttentionNeeds
 
 FP8: Final = "float8_e4m3fn"
 FP8_MAX: Final = 448.0
@@ -47,3 +49,25 @@ class ScaledKVPool(KVPool):
     def _stored(self, new: torch.Tensor) -> torch.Tensor:
         scaled = (new.float() / self._scale).clamp(-FP8_MAX, FP8_MAX)
         return scaled.to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def make_pool(needs: AttentionNeeds, num_blocks: int) -> KVPool:
+    """Allocate a block-first pool for a model.
+
+    Raises:
+        ConfigError: the memory cannot be had.
+    """
+    layout = KVLayout(
+        num_blocks=num_blocks,
+        num_layers=len(needs.windows),
+        num_kv_heads=needs.num_kv_heads,
+        block_size=needs.block_size,
+        head_dim=needs.head_dim,
+        dtype=needs.kv_dtype,
+        order=KVOrder.BLOCK_FIRST,
+    )
+    device = torch.device(needs.device)
+    if needs.kv_dtype == FP8:
+        dtype = TORCH_DTYPES[needs.dtype]
+        return ScaledKVPool(layout, device, scale=needs.kv_scale, computed_dtype=dtype)
+    return KVPool(layout, device)

@@ -14,7 +14,7 @@ BUILT_IN: Final = PluginSource("built-in", "hybrid-llm-engine", __version__)
 
 
 class BuiltInPlugin:
-    """The executors ``torch`` and ``null``, the scheduler ``paged``."""
+    """Executors ``torch``, ``tensorrt_llm`` and ``null``, scheduler ``paged``."""
 
     hybrid_api_version: Final = API_VERSION
 
@@ -28,6 +28,15 @@ class BuiltInPlugin:
                 name="torch",
                 path="hybrid.backends.pytorch.executor:TorchExecutor",
                 description="transformers' models with paged attention, CPU and CUDA",
+                requires=("torch", "transformers", "safetensors", "gguf"),
+                install_hint="pip install 'hybrid-llm-engine[torch]'",
+            )
+        )
+        register(
+            ExecutorDescriptor(
+                name="tensorrt_llm",
+                path="hybrid.backends.trtllm.executor:TrtllmExecutor",
+                description="TensorRT-LLM's kernels or engines; else plain torch",
                 requires=("torch", "transformers", "safetensors", "gguf"),
                 install_hint="pip install 'hybrid-llm-engine[torch]'",
             )

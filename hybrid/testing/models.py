@@ -67,12 +67,23 @@ def write_tiny_model(folder: Path, architecture: str, **overrides: Any) -> Path:
 
 
 def transformers_answers(
-    folder: Path, prompts: Sequence[Sequence[int]], num_tokens: int
+    folder: Path,
+    prompts: Sequence[Sequence[int]],
+    num_tokens: int,
+    *,
+    attn_implementation: str = "eager",
 ) -> list[Answer]:
-    """Greedy continuations by transformers' ``generate`` in float32, one by one."""
+    """Greedy continuations by transformers' ``generate`` in float32, one by one.
+
+    Args:
+        folder: a Hugging Face directory.
+        prompts: token ids.
+        num_tokens: of each answer.
+        attn_implementation: transformers' name of the attention function.
+    """
     torch, transformers = _import_libraries()
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation=attn_implementation
     )
     answers = []
     for prompt in prompts:

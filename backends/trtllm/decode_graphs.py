@@ -1,0 +1,120 @@
+"""Decode steps as CUDA graphs: captured once for a number of sequences, then replayed.
+
+A step of S generations is padded to the next captured size with sequences of one token
+on the null block, so that nobody else needs to know of padding.
+
+Source: PyTorch's CUDA graph notes (https://docs.pytorch.org/docs/stable/notes/cuda.html)
+for warming up on a side stream and for static inputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from hybrid.bridge import NULL_BLOCK, PackedBatch, pack_batch
+from hybrid.scheduler.generate_request import GenerateRequest
+from hybrid.scheduler.plan import ScheduledRequest, StepPlan
+from hybrid.scheduler.sampling_params import SamplingParams
+
+from .attention import Attention
+
+Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""``[N]`` ids and ``[N]`` positions to ``[N, vocab_size]`` logits."""
+Capture = Callable[[Callable[[], torch.Tensor]], "CapturedStep"]
+"""Records what a call launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """Launches that can be repeated, and where they leave their answer."""
+
+    replay: Callable[[], None]
+    output: torch.Tensor
+
+
+def capture_cuda_graph(launch: Callable[[], torch.Tensor]) -> CapturedStep:
+    """Run once to warm up, then record; the recording itself computes nothing."""
+    side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        launch()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = launch()
+    return CapturedStep(graph.replay, output)
+
+
+_PADDING: Final = ScheduledRequest(
+    request=GenerateRequest("padding", (0,), SamplingParams()),
+    sample_index=0,
+    token_ids=(0,),
+    num_computed_tokens=0,
+    block_ids=(NULL_BLOCK,),
+    num_logits_rows=1,
+    num_samples=1,
+)
+
+
+def pad_plan(plan: StepPlan, num_seqs: int) -> StepPlan:
+    """Add generations on the null block, whose answers nobody reads."""
+    padding = (_PADDING,) * (num_seqs - len(plan.scheduled))
+    return replace(plan, scheduled=plan.scheduled + padding)
+
+
+class DecodeGraphs:
+    """Graphs by number of sequences: powers of two, and the most there may be."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        attention: Attention,
+        max_num_seqs: int,
+        device: torch.device,
+        capture: Capture = capture_cuda_graph,
+    ) -> None:
+        self._forward: Final = forward
+        self._attention: Final = attention
+        self._max_num_seqs: Final = max_num_seqs
+        self._capture: Final = capture
+        self._ids: Final = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._positions: Final = torch.zeros_like(self._ids)
+        self._captured: Final[dict[int, CapturedStep]] = {}
+
+    def takes(self, plan: StepPlan) -> bool:
+        """Whether a step is nothing but generations, each of whose logits is wanted."""
+        return (
+            0 < len(plan.scheduled) <= self._max_num_seqs
+            and plan.num_contexts == 0
+            and all(entry.num_logits_rows == 1 for entry in plan.scheduled)
+        )
+
+    def run(self, plan: StepPlan) -> torch.Tensor:
+        """Replay the step, capturing it when its size is new.
+
+        Returns:
+            ``[S, vocab_size]``, overwritten by the next call.
+        """
+        num_seqs = len(plan.scheduled)
+        size = min(1 << (num_seqs - 1).bit_length(), self._max_num_seqs)
+        padded = pad_plan(plan, size)
+        batch = pack_batch(padded)
+        self._attention.begin_step(padded, batch)
+        self._fill(batch)
+        step = self._captured.get(size)
+        if step is None:
+            step = self._captured[size] = self._record(size)
+        step.replay()
+        return step.output[:num_seqs]
+
+    def _fill(self, batch: PackedBatch) -> None:
+        size = len(batch.input_ids)
+        self._ids[:size].copy_(torch.from_numpy(batch.input_ids))
+        self._positions[:size].copy_(torch.from_numpy(batch.positions))
+
+    def _record(self, size: int) -> CapturedStep:
+        ids, positions = self._ids[:size], self._positions[:size]
+        with self._attention.captured(size):
+            return self._capture(lambda: self._forward(ids, positions))

@@ -1,0 +1,88 @@
+"""Accepts our model only if it answers as transformers' own code does.
+
+Configurations have more switches than any list of ours; what one of them changes shows
+in the logits of a few tokens, run by both when the model is loaded.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES
+from hybrid.backends.pytorch.model_probe import (
+    MAX_RELATIVE_ERROR,
+    MAX_RELATIVE_ERROR_HALF,
+)
+from hybrid.bridge import pack_batch
+from hybrid.scheduler.errors import CheckpointError, UnsupportedFeature
+from hybrid.scheduler.generate_request import GenerateRequest
+from hybrid.scheduler.plan import ScheduledRequest, StepPlan
+from hybrid.scheduler.sampling_params import SamplingParams
+
+from .attention import AttentionNeeds
+from .llama import Llama
+from .scaled_kv_pool import make_pool
+from .torch_attention import TorchAttention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_TOKENS: Final = tuple(range(3, 14))
+
+
+def reference_logits(loaded: "PreTrainedModel") -> torch.Tensor:
+    """Run a few tokens through transformers' code: ``[tokens, vocab_size]``.
+
+    Raises:
+        CheckpointError: the logits are not finite.
+    """
+    ids = torch.tensor([_ids(loaded.config.vocab_size)], device=loaded.device)
+    logits: torch.Tensor = loaded(input_ids=ids, use_cache=False).logits[0].float()
+    if not logits.isfinite().all():
+        bad = [
+            name
+            for name, weight in loaded.named_parameters()
+            if not weight.isfinite().all()
+        ]
+        cause = f": {bad[0]} holds what is no finite number" if bad else ""
+        raise CheckpointError(
+            f"the logits of {type(loaded).__name__} in {loaded.dtype} are not finite"
+            f"{cause}"
+        )
+    return logits
+
+
+def check_model(model: Llama, needs: AttentionNeeds, reference: torch.Tensor) -> None:
+    """Run the same tokens through ours, over an exact cache in plain torch.
+
+    Raises:
+        UnsupportedFeature: the answers differ.
+    """
+    device = torch.device(needs.device)
+    exact = replace(needs, kv_dtype=needs.dtype)
+    attention = TorchAttention(exact, make_pool(exact, 2))
+    ids = _ids(reference.shape[1])
+    request = GenerateRequest("check", ids, SamplingParams())
+    entry = ScheduledRequest(request, 0, ids, 0, (1,), len(ids), 0)
+    plan = StepPlan(0, (entry,), 1, (), (), ())
+    batch = pack_batch(plan)
+    attention.begin_step(plan, batch)
+    logits = model.forward(
+        torch.from_numpy(batch.input_ids).to(device),
+        torch.from_numpy(batch.positions).to(device),
+        None,
+        attention,
+    ).float()
+    error = float((logits - reference).norm() / reference.norm().clamp_min(1e-12))
+    limit = MAX_RELATIVE_ERROR.get(TORCH_DTYPES[needs.dtype], MAX_RELATIVE_ERROR_HALF)
+    if not error <= limit:
+        raise UnsupportedFeature(
+            "executor tensorrt_llm cannot run this model: its answer differs from "
+            f"transformers' (relative error {error:.2g}, at most {limit:g}), so it is "
+            "not Llama-shaped; executor torch can run more"
+        )
+
+
+def _ids(vocab_size: int) -> tuple[int, ...]:
+    return tuple(token_id % vocab_size for token_id in _TOKENS)

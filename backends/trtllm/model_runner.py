@@ -1,0 +1,173 @@
+"""Runs our Llama-shaped model over the attention that the probe chose."""
+
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+import torch
+
+from hybrid.backends.checkpoint.model_source import ModelSource
+from hybrid.backends.interface import ExecutorConfig, ModelInfo, ProgressCallback
+from hybrid.backends.pytorch.kv_pool import KVPool
+from hybrid.bridge import pack_batch
+from hybrid.scheduler.plan import StepPlan
+
+from .attention import Attention, AttentionNeeds
+from .decode_graphs import DecodeGraphs
+from .llama import Llama
+from .machine import Machine
+from .model_check import check_model, reference_logits
+from .model_shape import ModelShape
+from .options import Options
+from .probe import choose_attention
+from .runner import CacheSizes, Runner
+from .scaled_kv_pool import make_pool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+log = structlog.get_logger()
+
+
+class ModelRunner(Runner):
+    """A checkpoint's weights in our model.
+
+    Raises:
+        CheckpointError: the files are at fault.
+        UnsupportedFeature: the model is not Llama-shaped.
+        ConfigError: the attention that was asked for cannot serve; says why.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        config: ExecutorConfig,
+        options: Options,
+        machine: Machine,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        self._config: Final = config
+        self._options: Final = options
+        self._device: Final = torch.device(config.device)
+        with torch.inference_mode():
+            loaded = _load(source, config, progress)
+            self._shape: Final = ModelShape.of(loaded)
+            self._needs: Final = _needs(self._shape, config, options)
+            choice = choose_attention(options.attention, machine, self._needs)
+            reference = reference_logits(loaded)
+            self._model: Llama | None = Llama(loaded, num_heads=self._shape.num_heads)
+            check_model(self._model, self._needs, reference)
+        log.info("attention.chosen", attention=choice.name, passed_over=choice.reasons)
+        self._attention_class: Final = choice.attention
+        self._attention: Attention | None = None
+        self._graphs: DecodeGraphs | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        """See ``Runner``."""
+        return ModelInfo(
+            architecture=self._shape.architecture,
+            vocab_size=self._shape.vocab_size,
+            max_model_len=self._shape.max_model_len,
+        )
+
+    @property
+    def cache(self) -> CacheSizes:
+        """See ``Runner``."""
+        return CacheSizes(
+            num_layers=len(self._shape.windows),
+            num_kv_heads=self._shape.num_kv_heads,
+            head_dim=self._shape.head_dim,
+            dtype=self._needs.kv_dtype,
+        )
+
+    def make_pool(self, num_blocks: int) -> KVPool:
+        """See ``Runner``."""
+        needs = self._needs
+        pool = make_pool(needs, num_blocks)
+        self._attention = self._attention_class(needs, pool)
+        is_cuda = self._device.type == "cuda"
+        if is_cuda and self._options.cuda_graphs and self._attention.can_capture:
+            self._graphs = DecodeGraphs(
+                self._forward, self._attention, needs.max_num_seqs, self._device
+            )
+        return pool
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> torch.Tensor:
+        """See ``Runner``."""
+        attention = self._attention
+        assert attention is not None, "make_pool comes before run"
+        if self._graphs is not None and self._graphs.takes(plan):
+            return self._graphs.run(plan)
+        batch = pack_batch(plan)
+        attention.begin_step(plan, batch)
+        rows = torch.from_numpy(batch.logits_rows).to(self._device)
+        return self._forward(
+            torch.from_numpy(batch.input_ids).to(self._device),
+            torch.from_numpy(batch.positions).to(self._device),
+            None if len(rows) == len(batch.input_ids) else rows,
+        )
+
+    def close(self) -> None:
+        """See ``Runner``."""
+        if self._attention is not None:
+            self._attention.close()
+        self._model = self._attention = self._graphs = None
+
+    def _forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        rows: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        model, attention = self._model, self._attention
+        assert model is not None, "closed"
+        assert attention is not None, "make_pool comes before run"
+        return model.forward(input_ids, positions, rows, attention)
+
+
+def _load(
+    source: ModelSource, config: ExecutorConfig, progress: ProgressCallback | None
+) -> "PreTrainedModel":
+    # Imported here: transformers takes longer to import than a small model to load.
+    from hybrid.backends.pytorch.model_loader import load_model  # noqa: PLC0415
+    from hybrid.backends.pytorch.rope_check import check_rope  # noqa: PLC0415
+
+    loaded = cast(
+        "PreTrainedModel",
+        load_model(
+            source.path,
+            dtype=config.dtype,
+            device=config.device,
+            attn_implementation="eager",
+            progress=progress,
+        ),
+    )
+    check_rope(
+        loaded.config, config.max_model_len or loaded.config.max_position_embeddings
+    )
+    return loaded
+
+
+def _needs(
+    shape: ModelShape, config: ExecutorConfig, options: Options
+) -> AttentionNeeds:
+    max_model_len = config.max_model_len or shape.max_model_len
+    return AttentionNeeds(
+        device=config.device,
+        dtype=config.dtype,
+        kv_dtype=config.dtype if options.kv_dtype == "auto" else options.kv_dtype,
+        block_size=config.block_size,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        # A window that no sequence outgrows is none.
+        windows=tuple(
+            None if window is None or window >= max_model_len else window
+            for window in shape.windows
+        ),
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        scale=shape.scale,
+        kv_scale=options.kv_scale,
+    )

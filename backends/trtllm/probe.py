@@ -1,0 +1,69 @@
+"""Chooses who attends: asks each implementation in turn, keeps every answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hybrid.scheduler.errors import ConfigError
+
+from .attention import Attention, AttentionNeeds
+from .machine import Machine
+
+
+def _torch() -> type[Attention]:
+    from .torch_attention import TorchAttention  # noqa: PLC0415 - when asked
+
+    return TorchAttention
+
+
+IMPLEMENTATIONS: Final[Mapping[str, Callable[[], type[Attention]]]] = {
+    "torch": _torch,
+}
+"""By the option's name, the preferred first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionChoice:
+    """Who attends, and why not those that are preferred."""
+
+    name: str
+    attention: type[Attention]
+    reasons: Mapping[str, str]
+    """By name, why an implementation was passed over."""
+
+
+def refusals(machine: Machine, needs: AttentionNeeds | None) -> dict[str, str | None]:
+    """Ask all: by name, the reason against it or ``None``.
+
+    Args:
+        machine: what there is.
+        needs: of the loaded model; ``None``: only the machine is asked about.
+    """
+    return {
+        name: find().refusal(machine, needs) for name, find in IMPLEMENTATIONS.items()
+    }
+
+
+def choose_attention(
+    wanted: str, machine: Machine, needs: AttentionNeeds
+) -> AttentionChoice:
+    """Take the one that was asked for, or the first that can.
+
+    Args:
+        wanted: a name in ``IMPLEMENTATIONS``, or ``auto``.
+        machine: what there is.
+        needs: of the loaded model.
+
+    Raises:
+        ConfigError: the one asked for cannot serve; says why.
+    """
+    names = list(IMPLEMENTATIONS) if wanted == "auto" else [wanted]
+    reasons: dict[str, str] = {}
+    for name in names:
+        attention = IMPLEMENTATIONS[name]()
+        reason = attention.refusal(machine, needs)
+        if reason is None:
+            return AttentionChoice(name, attention, reasons)
+        reasons[name] = reason
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    raise ConfigError(f"executor tensorrt_llm: no attention can serve: {told}")
