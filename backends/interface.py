@@ -143,12 +143,29 @@ class ForwardResult:
     """For each scheduled request its tokens, from an executor that samples itself."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One of the ways in which an executor can compute."""
+
+    name: str
+    description: str
+    reason: str | None = None
+    """Why it cannot be used on this machine; ``None``: it can."""
+
+
 class Executor(ABC):
     """Runs step plans, for one thread: load, allocate_kv, execute as often, close."""
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What it can do on this machine; callable before ``load``."""
+
+    def implementations(self) -> tuple[Implementation, ...]:
+        """Ways in which it can compute, the preferred first; asked before ``load``.
+
+        For ``hybrid executors --explain``; empty where there is one way only.
+        """
+        return ()
 
     @abstractmethod
     def load(

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hybrid.backends.interface import Capabilities, Executor
+from hybrid.backends.interface import Capabilities, Executor, Implementation
 from hybrid.scheduler import ConfigError, HybridError, PluginError
+from hybrid.scheduler.shown_value import shown
 
 from .capability_check import check_capabilities
 from .executor_calls import call_executor, close_executor
@@ -31,6 +32,8 @@ class ExecutorEntry:
     """Why it is not available; ``None``: it is."""
     capabilities: Capabilities | None = None
     """``None`` where it is not available."""
+    implementations: tuple[Implementation, ...] = ()
+    """The ways in which it can compute, the preferred first."""
 
     @property
     def available(self) -> bool:
@@ -120,6 +123,18 @@ def _read_capabilities(
     return capabilities
 
 
+def _read_implementations(
+    entry: Registration[ExecutorDescriptor], executor: Executor
+) -> tuple[Implementation, ...]:
+    ways = call_executor(entry.descriptor.name, executor.implementations, tuple)
+    for way in ways:
+        if not isinstance(way, Implementation):
+            raise PluginError(
+                f"{entry}: implementations() has {shown(way)}, must be Implementation"
+            )
+    return ways
+
+
 def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
     descriptor = entry.descriptor
     about = (descriptor.name, descriptor.description, entry.source.name)
@@ -129,6 +144,7 @@ def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
         executor = _make(entry)
         try:
             capabilities = _read_capabilities(entry, executor)
+            ways = _read_implementations(entry, executor)
         finally:
             close_executor(executor)
     except HybridError as error:
@@ -137,4 +153,4 @@ def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
         raise
     except BaseException as error:  # noqa: BLE001 - a third party's; it costs its own row
         return ExecutorEntry(*about, reason=failure_reason(error))
-    return ExecutorEntry(*about, capabilities=capabilities)
+    return ExecutorEntry(*about, capabilities=capabilities, implementations=ways)

@@ -53,6 +53,8 @@ class Attention(ABC):
 
     name: ClassVar[str]
     """What the option ``attention`` calls it."""
+    description: ClassVar[str]
+    """One line, for tables."""
     can_capture: ClassVar[bool] = False
     """Whether a decode step may be captured in a CUDA graph: ``begin_step`` then
     changes contents only, never addresses or host values that a launch depends on."""

@@ -15,6 +15,7 @@ from hybrid.backends.interface import (
     Executor,
     ExecutorConfig,
     ForwardResult,
+    Implementation,
     KVSpec,
     ModelInfo,
     ProgressCallback,
@@ -53,8 +54,15 @@ class TrtllmExecutor(Executor):
             fast_dtypes={device: fast_dtypes(device) for device in devices},
             block_sizes=(32, 16, 64, 128),
             kv_orders=(KVOrder.BLOCK_FIRST,),
+            aligned_chunks=True,
             model_files=(ENGINE_FILE,),
         )
+
+    def implementations(self) -> tuple[Implementation, ...]:
+        """Who could attend here; see ``Executor``."""
+        from .probe import explain  # noqa: PLC0415 - see _make_runner
+
+        return explain(self._machine)
 
     def load(
         self,

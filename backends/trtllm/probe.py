@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from hybrid.backends.interface import Implementation
 from hybrid.scheduler.errors import ConfigError
 
 from .attention import Attention, AttentionNeeds
@@ -32,16 +33,16 @@ class AttentionChoice:
     """By name, why an implementation was passed over."""
 
 
-def refusals(machine: Machine, needs: AttentionNeeds | None) -> dict[str, str | None]:
-    """Ask all: by name, the reason against it or ``None``.
-
-    Args:
-        machine: what there is.
-        needs: of the loaded model; ``None``: only the machine is asked about.
-    """
-    return {
-        name: find().refusal(machine, needs) for name, find in IMPLEMENTATIONS.items()
-    }
+def explain(machine: Machine) -> tuple[Implementation, ...]:
+    """Ask all whether they could serve some model on this machine."""
+    return tuple(
+        Implementation(
+            name=name,
+            description=find().description,
+            reason=find().refusal(machine, None),
+        )
+        for name, find in IMPLEMENTATIONS.items()
+    )
 
 
 def choose_attention(

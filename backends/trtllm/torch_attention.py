@@ -22,6 +22,7 @@ class TorchAttention(Attention):
     """The torch executor's attention, on any device, over any pool."""
 
     name: ClassVar[str] = "torch"
+    description: ClassVar[str] = "plain torch on CUDA or CPU, the reference"
 
     @classmethod
     def refusal(cls, machine: Machine, needs: AttentionNeeds | None) -> str | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,15 @@ from .verbosity import start_logging
 
 if TYPE_CHECKING:
     from hybrid.backends.interface import Capabilities
+    from hybrid.executors import ExecutorEntry
 
 
 def executors(
     as_json: Annotated[bool, Option("--json", help="A JSON array instead.")] = False,
+    explain: Annotated[
+        bool,
+        Option("--explain", help="How each would compute here, and why not otherwise."),
+    ] = False,
 ) -> None:
     """List the executors: where each runs, in which dtypes, and what it can do."""
     from hybrid.executors import list_executors  # noqa: PLC0415 - only when it runs
@@ -35,6 +40,13 @@ def executors(
         rows = [{**_plain(entry), "available": entry.available} for entry in entries]
         write_now(json.dumps(rows, indent=2, default=str) + "\n")
         return
+    if explain:
+        _print_explanation(entries)
+    else:
+        _print_table(entries)
+
+
+def _print_table(entries: Sequence["ExecutorEntry"]) -> None:
     from rich.markup import escape  # noqa: PLC0415 - only where a table is drawn
     from rich.table import Table  # noqa: PLC0415
 
@@ -48,6 +60,24 @@ def executors(
         available = "yes" if entry.available else "no"
         row = (entry.name, entry.plugin, available, *cells)
         table.add_row(*(escape(cell) for cell in row))
+    print_table(table)
+
+
+def _print_explanation(entries: Sequence["ExecutorEntry"]) -> None:
+    """One row for each way to compute: the first that can be used is the one taken."""
+    from rich.markup import escape  # noqa: PLC0415 - only where a table is drawn
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("executor", "implementation", "usable", "why", box=None)
+    for entry in entries:
+        if not entry.available:
+            table.add_row(entry.name, "-", "no", escape(entry.reason or ""))
+        elif not entry.implementations:
+            table.add_row(entry.name, "-", "yes", escape(entry.description))
+        for way in entry.implementations:
+            usable = "yes" if way.reason is None else "no"
+            why = way.reason or way.description
+            table.add_row(entry.name, escape(way.name), usable, escape(why))
     print_table(table)
 
 

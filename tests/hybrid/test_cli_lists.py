@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid
+from hybrid.backends.interface import Implementation
+from hybrid.backends.null.executor import NullExecutor
 from hybrid.cli import run
 from hybrid.cli.app import app
 from hybrid.executors import ExecutorEntry
@@ -127,3 +129,29 @@ def test_an_executor_that_is_not_installed_says_why(
     assert "not installed: far" in capsys.readouterr().out
     assert run(["executors", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["reason"] == "not installed: far"
+
+
+def test_executors_explain_how_each_would_compute(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way has a row: what it is, or why it is passed over."""
+    fast = Implementation(name="fast", description="kernels", reason="no GPU here")
+    slow = Implementation(name="slow", description="plain loops")
+    capabilities = NullExecutor().capabilities()
+    entries = (
+        ExecutorEntry("two", "two ways", "ours", None, capabilities, (fast, slow)),
+        ExecutorEntry("one", "one way", "ours", None, capabilities),
+        ExecutorEntry("far", "elsewhere", "ours", reason="not installed: far"),
+    )
+    monkeypatch.setattr("hybrid.executors.list_executors", lambda _: entries)
+    assert run(["executors", "--explain"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [
+        ["two", "fast", "no", "no", "GPU", "here"],
+        ["two", "slow", "yes", "plain", "loops"],
+        ["one", "-", "yes", "one", "way"],
+        ["far", "-", "no", "not", "installed:", "far"],
+    ]
+    assert run(["executors", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)[0]
+    assert first["implementations"][0]["reason"] == "no GPU here"

@@ -142,3 +142,29 @@ def test_capabilities_that_raise_are_refused(site: Site) -> None:
     site.install(EXECUTOR.replace("CHANGES = {}", ""))
     with pytest.raises(PluginError, match="failed in capabilities: NameError"):
         answer(executor="mine")
+
+
+@pytest.mark.parametrize(
+    ("ways", "reason"),
+    [
+        ("('fast',)", "implementations() has 'fast', must be Implementation"),
+        ("['fast']", "gave a list from implementations, must give tuple"),
+        ("1 / 0", "failed in implementations: ZeroDivisionError"),
+    ],
+)
+def test_ways_to_compute_that_make_no_sense_cost_their_executor_alone(
+    site: Site, ways: str, reason: str
+) -> None:
+    """It is listed with what is wrong; chosen, it runs: they are for the list."""
+    site.install(
+        EXECUTOR
+        + f"""
+    def implementations(self):
+        return {ways}
+    Mine.implementations = implementations
+"""
+    )
+    entries = {entry.name: entry for entry in list_executors(site.load())}
+    assert reason in (entries["mine"].reason or "")
+    assert entries["null"].available
+    assert answer(executor="mine")
