@@ -76,12 +76,12 @@ def _relative_error(model: PreTrainedModel, spec: KVSpec) -> float:
     finally:
         model.set_attn_implementation(ATTENTION_NAME)
     if not unpaged.isfinite().all():
-        raise _not_finite(model)
+        raise not_finite(model)
     difference = (paged - unpaged).norm() / unpaged.norm().clamp_min(1e-12)
     return float(difference)
 
 
-def _not_finite(model: PreTrainedModel) -> HybridError:
+def not_finite(model: PreTrainedModel) -> HybridError:
     """Say which weight made the answer infinite or no number, if one did."""
     dtype = str(model.dtype).removeprefix("torch.")
     what = f"the logits of {type(model).__name__} in {dtype} are not finite"

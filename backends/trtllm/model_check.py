@@ -13,9 +13,10 @@ from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES
 from hybrid.backends.pytorch.model_probe import (
     MAX_RELATIVE_ERROR,
     MAX_RELATIVE_ERROR_HALF,
+    not_finite,
 )
 from hybrid.bridge import pack_batch
-from hybrid.scheduler.errors import CheckpointError, UnsupportedFeature
+from hybrid.scheduler.errors import UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, StepPlan
 from hybrid.scheduler.sampling_params import SamplingParams
@@ -35,21 +36,13 @@ def reference_logits(loaded: "PreTrainedModel") -> torch.Tensor:
     """Run a few tokens through transformers' code: ``[tokens, vocab_size]``.
 
     Raises:
-        CheckpointError: the logits are not finite.
+        CheckpointError: they are not finite, because a weight is not; names it.
+        UnsupportedFeature: they are not finite although every weight is.
     """
     ids = torch.tensor([_ids(loaded.config.vocab_size)], device=loaded.device)
     logits: torch.Tensor = loaded(input_ids=ids, use_cache=False).logits[0].float()
     if not logits.isfinite().all():
-        bad = [
-            name
-            for name, weight in loaded.named_parameters()
-            if not weight.isfinite().all()
-        ]
-        cause = f": {bad[0]} holds what is no finite number" if bad else ""
-        raise CheckpointError(
-            f"the logits of {type(loaded).__name__} in {loaded.dtype} are not finite"
-            f"{cause}"
-        )
+        raise not_finite(loaded)
     return logits
 
 
