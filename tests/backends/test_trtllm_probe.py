@@ -1,0 +1,76 @@
+"""The probe: the first that can attend does, and every refusal is told."""
+
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from hybrid.backends.trtllm import probe
+from hybrid.backends.trtllm.attention import Attention, AttentionNeeds
+from hybrid.backends.trtllm.machine import Machine
+from hybrid.backends.trtllm.torch_attention import TorchAttention
+from hybrid.scheduler import ConfigError
+
+MACHINE = Machine(("cuda", "cpu"), (9, 0))
+NEEDS = AttentionNeeds(
+    device="cpu",
+    dtype="float32",
+    kv_dtype="float32",
+    block_size=32,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    windows=(None,),
+    max_model_len=64,
+    max_num_seqs=4,
+    scale=0.25,
+)
+
+
+class Kernels(TorchAttention):
+    """Serves blocks of 64 tokens, on Hopper."""
+
+    name = "kernels"
+    description = "kernels of a library"
+
+    @classmethod
+    def refusal(cls, machine: Machine, needs: AttentionNeeds | None) -> str | None:
+        """Ask for Hopper, then for the block size."""
+        if machine.compute_capability != (9, 0):
+            return "needs Hopper"
+        if needs is not None and needs.block_size != 64:
+            return f"block_size is {needs.block_size}, must be 64"
+        return None
+
+
+@pytest.fixture(autouse=True)
+def implementations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels before torch."""
+    ways: Mapping[str, Callable[[], type[Attention]]] = {
+        "kernels": lambda: Kernels,
+        "torch": lambda: TorchAttention,
+    }
+    monkeypatch.setattr(probe, "IMPLEMENTATIONS", ways)
+
+
+def test_the_first_that_can_is_taken_and_the_others_say_why() -> None:
+    """What the model needs counts, not the machine alone."""
+    choice = probe.choose_attention("auto", MACHINE, NEEDS)
+    assert choice.name == "torch"
+    assert choice.attention is TorchAttention
+    assert choice.reasons == {"kernels": "block_size is 32, must be 64"}
+
+
+def test_one_that_is_asked_for_and_cannot_is_an_error() -> None:
+    """No other takes its place in silence."""
+    message = "no attention can serve: kernels: block_size is 32, must be 64"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        probe.choose_attention("kernels", MACHINE, NEEDS)
+
+
+def test_the_machine_alone_is_explained() -> None:
+    """Before any model: what could serve some model here, and what could not."""
+    hopper, elsewhere = probe.explain(MACHINE), probe.explain(Machine(("cpu",), None))
+    assert [way.name for way in hopper] == ["kernels", "torch"]
+    assert [way.reason for way in hopper] == [None, None]
+    assert [way.reason for way in elsewhere] == ["needs Hopper", None]
