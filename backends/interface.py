@@ -158,7 +158,10 @@ class Executor(ABC):
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it can do on this machine; callable before ``load``."""
+        """What it can do on this machine; callable before ``load``.
+
+        The same after it, but that ``prompt_logprobs`` may be ``False`` of a model.
+        """
 
     def implementations(self) -> tuple[Implementation, ...]:
         """Ways in which it can compute, the preferred first; asked before ``load``.
