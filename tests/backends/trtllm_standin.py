@@ -39,8 +39,7 @@ def installed(version: str) -> Iterator[Any]:
         version: one of ``ERAS``.
 
     Yields:
-        The module ``tensorrt_llm``; its operator is ``bindings.internal.thop.attention``
-        and remembers what it was called with.
+        The module ``tensorrt_llm``; its operator remembers what it was called with.
     """
     assert not set(NAMES) & set(sys.modules), "tensorrt_llm is there already"
     modules = {name: ModuleType(name) for name in NAMES}

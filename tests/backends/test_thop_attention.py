@@ -1,0 +1,234 @@
+"""Attention by TensorRT-LLM's operator is dense attention, whatever the form it has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hybrid.backends.trtllm.machine import Machine
+from hybrid.backends.trtllm.scaled_kv_pool import make_pool
+from hybrid.backends.trtllm.thop_attention import ThopAttention
+from hybrid.bridge import pack_batch
+from hybrid.scheduler import ExecutorFailed
+from tests.backends.attention_history import AttentionHistory
+from tests.backends.thop_stand import MACHINE, NUM_BLOCKS, make_thop, thop_needs
+from tests.backends.trtllm_standin import ERAS, installed
+
+PROMPTS = {"a": 37, "b": 16, "c": 5}
+
+
+@pytest.fixture(params=ERAS)
+def package(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Every form of the operator."""
+    with installed(request.param) as module:
+        yield module
+
+
+@pytest.fixture
+def standin() -> Iterator[Any]:
+    """One form, where they do not differ."""
+    with installed("1.2.1") as module:
+        yield module
+
+
+def run_mixed_steps(history: AttentionHistory, attention: ThopAttention) -> None:
+    """Chunks with and without computed tokens beside generations, rows that shift."""
+    history.run(attention, ("a", 16, True), ("b", 16, True))
+    history.run(attention, ("a", 3, True), ("c", 5, True), ("b", 1, False))
+    history.run(attention, ("a", 18, True), ("c", 1, False), ("b", 1, False))
+    for _ in range(18):
+        history.run(attention, ("b", 1, False), ("a", 1, False), ("c", 1, False))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_mixed_steps_are_dense_attention(package: Any, dtype: str) -> None:
+    """In every form and dtype, and each K and V lies where the pool's view says."""
+    needs = thop_needs(dtype=dtype, kv_dtype=dtype)
+    pool = make_pool(needs, NUM_BLOCKS)
+    attention = ThopAttention(needs, pool)
+    history = AttentionHistory(needs, PROMPTS, NUM_BLOCKS)
+    run_mixed_steps(history, attention)
+    assert package.bindings.internal.thop.attention.num_calls == 2 * 21
+    for name in PROMPTS:
+        blocks = pool.by_block[list(history.block_ids(name))]
+        for layer in range(2):
+            for field, true in enumerate(history.stored(name, layer)):
+                cells = blocks[:, layer, field].transpose(0, 1).flatten(1, 2)
+                assert torch.equal(cells[:, : true.shape[1]].double(), true)
+
+
+def test_an_8_bit_cache_is_dense_attention_over_rounded_numbers(package: Any) -> None:
+    """The scale is told in both directions, and saturates instead of becoming NaN."""
+    needs = thop_needs(dtype="bfloat16", kv_dtype="float8_e4m3fn", kv_scale=0.005)
+    history = AttentionHistory(needs, PROMPTS, NUM_BLOCKS)
+    run_mixed_steps(history, make_thop(needs))
+    last = package.bindings.internal.thop.attention.last
+    assert last["quant_mode"] == 128
+    assert float(last["kv_scale_quant_orig"]) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_any_block_size_gives_the_same(standin: Any, block_size: int) -> None:
+    """Of those that the operator can address."""
+    del standin
+    needs = thop_needs(block_size=block_size)
+    run_mixed_steps(AttentionHistory(needs, PROMPTS, NUM_BLOCKS), make_thop(needs))
+
+
+class _Dispatched(TorchDispatchMode):
+    """Notes every operation that reaches a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied: list[tuple[int, ...]] = []
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run it, too."""
+        name = func.overloadpacket.__name__
+        self.names.add(name)
+        if name == "copy_":
+            self.copied.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_decode_step_copies_lengths_and_grown_rows_only(standin: Any) -> None:
+    """Nothing is allocated: beside copies there are views."""
+    del standin
+    attention = make_thop(thop_needs())
+    history = AttentionHistory(thop_needs(), {"a": 15, "b": 4, "c": 14}, NUM_BLOCKS)
+    history.run(attention, ("a", 15, True), ("b", 4, True), ("c", 14, True))
+    lengths = [(3,), (3,)]
+    grown: list[list[tuple[int, ...]]] = [[], [(1, 1, 2, 6)], [(1, 1, 2, 6)], []]
+    for rows in grown:
+        shares = [(name, 1, False) for name in "abc"]
+        plan = history.plan(*shares)
+        with _Dispatched() as seen:
+            attention.begin_step(plan, pack_batch(plan))
+        assert seen.copied == [*rows, *lengths]
+        assert seen.names <= {"copy_", "slice", "select", "unbind", "lift_fresh"}
+        history.run(attention, *shares)
+
+
+def test_neighbouring_rows_are_one_copy(standin: Any) -> None:
+    """A step in which all tables are new sends them at once."""
+    del standin
+    attention = make_thop(thop_needs())
+    history = AttentionHistory(thop_needs(), dict.fromkeys("abcd", 8), NUM_BLOCKS)
+    plan = history.plan(*((name, 8, True) for name in "abcd"))
+    with _Dispatched() as seen:
+        attention.begin_step(plan, pack_batch(plan))
+    assert seen.copied == [(1, 4, 2, 6), (4,), (4,)]
+
+
+def test_a_capture_sees_the_longest_lengths(package: Any) -> None:
+    """On the host alone, and only while it lasts; the answers stay right."""
+    operator = package.bindings.internal.thop.attention
+    needs = thop_needs()
+    attention = make_thop(needs)
+    history = AttentionHistory(needs, PROMPTS, NUM_BLOCKS)
+    history.run(attention, ("a", 37, True), ("b", 16, True))
+    shares = (("a", 1, False), ("b", 1, False))
+    plan = history.plan(*shares)
+    attention.begin_step(plan, pack_batch(plan))
+    qkv, output = torch.zeros(2, 64), torch.zeros(2, 32)
+    with attention.captured(2):
+        attention.attend(0, qkv, output)
+    inside = operator.last
+    assert inside["host_past_key_value_lengths"].tolist() == [96, 96]
+    assert inside["host_context_lengths"].tolist() == [96, 96]
+    assert inside["host_total_kv_lens"].tolist() == [0, 192]
+    assert inside["sequence_length"].tolist() == [38, 17]
+    attention.attend(0, qkv, output)
+    outside = operator.last
+    assert outside["host_past_key_value_lengths"].tolist() == [38, 17]
+    assert outside["host_context_lengths"].tolist() == [37, 16]
+    assert outside["host_total_kv_lens"].tolist() == [0, 55]
+    history.run(attention, *shares)
+
+
+def test_a_pool_that_moved_is_noticed(standin: Any) -> None:
+    """Before a kernel follows the old pointer."""
+    del standin
+    pool = make_pool(thop_needs(), NUM_BLOCKS)
+    attention = ThopAttention(thop_needs(), pool)
+    history = AttentionHistory(thop_needs(), PROMPTS, NUM_BLOCKS)
+    history.run(attention, ("c", 5, True))
+    pool.memory.set_(torch.zeros_like(pool.memory))
+    with pytest.raises(AssertionError, match="the KV pool has moved"):
+        history.run(attention, ("c", 1, False))
+
+
+def test_a_workspace_that_grew_under_a_graph_ends_the_executor(standin: Any) -> None:
+    """Without a graph it may grow; one keeps the old address."""
+    del standin
+    attention = make_thop(thop_needs())
+    history = AttentionHistory(thop_needs(), PROMPTS, NUM_BLOCKS)
+    history.run(attention, ("c", 5, True))
+    with attention.captured(1):
+        pass
+    history.run(attention, ("c", 1, False))
+    attention._workspace.resize_(2**29)
+    with pytest.raises(ExecutorFailed, match="268,435,456 to 536,870,912 bytes"):
+        history.run(attention, ("c", 1, False))
+
+
+REFUSED = [
+    ({"device": "cuda"}, {}, "kernels run on cpu, the model is on cuda"),
+    ({"block_size": 8}, {}, "block_size is 8"),
+    ({"block_size": 24}, {}, "block_size is 24"),
+    ({"kv_dtype": "int8"}, {}, "kv_dtype is int8"),
+    ({"kv_dtype": "float16"}, {}, "kv_dtype is float16"),
+    (
+        {"windows": (None, 95)},
+        {},
+        "window of 95 tokens is shorter than max_model_len=96",
+    ),
+    ({"dtype": "float64", "kv_dtype": "float64"}, {}, "dtype is float64"),
+    ({"device": "cuda"}, {"kernel_device": "cuda", "devices": ("cuda",)}, "no fused"),
+    ({}, {"compute_capability": (10, 0)}, "head_dim is 8"),
+    (
+        {"head_dim": 64},
+        {"compute_capability": None},
+        "need a cpu device",
+    ),
+    ({}, {"kernel_device": "cuda"}, "need a cuda device"),
+]
+
+
+@pytest.mark.parametrize(("needs", "machine", "message"), REFUSED)
+def test_what_it_cannot_serve_is_refused_with_the_reason(
+    standin: Any, needs: dict[str, Any], machine: dict[str, Any], message: str
+) -> None:
+    """Before a weight is loaded, in words that name the value."""
+    del standin
+    there = {
+        "devices": MACHINE.devices,
+        "compute_capability": MACHINE.compute_capability,
+        "kernel_device": MACHINE.kernel_device,
+    }
+    reason = ThopAttention.refusal(Machine(**{**there, **machine}), thop_needs(**needs))
+    assert reason is not None
+    assert message in reason
+
+
+def test_what_it_can_serve_is_not_refused(package: Any) -> None:
+    """With a model in mind and without; a window that is never reached is none."""
+    del package
+    assert ThopAttention.refusal(MACHINE, None) is None
+    assert ThopAttention.refusal(MACHINE, thop_needs(windows=(None, 96))) is None
+    blackwell = Machine(("cuda", "cpu"), (10, 0))
+    needs = thop_needs(
+        device="cuda", dtype="bfloat16", kv_dtype="float8_e4m3fn", head_dim=128
+    )
+    assert ThopAttention.refusal(blackwell, needs) is None
+
+
+def test_without_the_package_it_says_so() -> None:
+    """The first question, since nothing else needs an import either."""
+    reason = ThopAttention.refusal(MACHINE, None)
+    assert reason == "the package tensorrt_llm is not installed"
