@@ -182,12 +182,12 @@ def check_pools(a: Arguments) -> None:
         rows >= len(a["sequence_length"]) and fields == 2, "offsets are [P, B, 2, M]"
     )
     require(offsets.device == a["q"].device, "kv_cache_block_offsets: on the device")
+    check_tables(a)
     if "host_kv_cache_block_offsets" in a:
         host = a["host_kv_cache_block_offsets"]
         require(host is not None, "without the host's offsets there is no cache")
         require(host.data_ptr() != offsets.data_ptr(), "the host's offsets are its own")
         require(torch.equal(host, offsets.cpu()), "the host's offsets are others")
-    check_tables(a)
 
 
 def check_tables(a: Arguments) -> None:
