@@ -90,26 +90,29 @@ def build_standin_engine(
         weights: a Hugging Face directory.
         out: made if it is not there.
         version: of the builder.
-        changes: any field of ``build_config``, ``plugin_config`` or
-            ``pretrained_config``, and ``kv_cache_quant_algo``, in place of the default.
+        changes: fields of ``build_config``, ``plugin_config``, ``pretrained_config``,
+            ``quantization`` or ``mapping``. Tensors: ``more_tensors``, (mode, dtype) by
+            name, and names in ``without``.
 
     Returns:
         ``out``.
     """
     config = engine_config(json.loads((weights / "config.json").read_text()), version)
-    more_tensors = changes.pop("more_tensors", {})
+    tensors = {
+        "more_tensors": changes.pop("more_tensors", {}),
+        "without": changes.pop("without", []),
+    }
     for key, value in changes.items():
         places = (
-            config["build_config"],
-            config["build_config"]["plugin_config"],
             config["pretrained_config"],
             config["pretrained_config"]["quantization"],
             config["pretrained_config"]["mapping"],
+            config["build_config"],
+            config["build_config"]["plugin_config"],
         )
-        (place,) = (place for place in places if key in place)
-        place[key] = value
+        next(place for place in places if key in place)[key] = value
     out.mkdir(exist_ok=True, parents=True)
     (out / "config.json").write_text(json.dumps(config, indent=4))
-    engine = {"weights": str(weights), "config": config, "more_tensors": more_tensors}
+    engine = {"weights": str(weights), "config": config, **tensors}
     (out / "rank0.engine").write_text(json.dumps(engine))
     return out

@@ -1,0 +1,162 @@
+"""Runs a compiled TensorRT engine over our pool.
+
+The engine holds weights, norms and attention; it is told where the blocks lie and
+which belong to whom, writes a step's K and V itself and gives logits.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+import torch
+
+from hybrid.backends.checkpoint.model_source import ModelSource
+from hybrid.backends.interface import ExecutorConfig, ModelInfo
+from hybrid.backends.pytorch.kv_pool import KVPool
+from hybrid.bridge import KVLayout, KVOrder, PackedBatch, pack_batch
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.plan import StepPlan
+
+from .engine_check import check_engine
+from .engine_config import ENGINE_FILE, read_engine_config
+from .engine_session import EngineSession, installed_version
+from .engine_tensors import INPUT_DTYPES, EngineTensors
+from .machine import Machine
+from .runner import CacheSizes, Runner
+
+
+class EngineRunner(Runner):
+    """One engine of one GPU.
+
+    Raises:
+        CheckpointError: the directory's files are at fault.
+        UnsupportedFeature: neither this executor nor this TensorRT-LLM can run it.
+        ConfigError: an option is not what it was built for.
+    """
+
+    def __init__(
+        self, source: ModelSource, config: ExecutorConfig, machine: Machine
+    ) -> None:
+        if config.device != machine.kernel_device:
+            raise ConfigError(
+                f"{source.path}: device is {config.device!r}, an engine runs on "
+                f"{machine.kernel_device}"
+            )
+        self._engine: Final = read_engine_config(source.path)
+        check_engine(self._engine, config, installed_version())
+        self._config: Final = config
+        self._device: Final = torch.device(config.device)
+        self._session: Final = EngineSession(source.path / ENGINE_FILE, INPUT_DTYPES)
+        self._tensors: EngineTensors | None = None
+        # Before the memory that is left for KV is measured.
+        self._logits = self._make_logits(config.max_num_seqs, self._engine.vocab_size)
+        # Its own: on the default one TensorRT waits for the device at every step.
+        self._stream: Final = (
+            torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            if self._device.type == "cuda"
+            else None
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        """See ``Runner``."""
+        return ModelInfo(
+            architecture=self._engine.architecture,
+            vocab_size=self._engine.vocab_size,
+            max_model_len=self._engine.max_seq_len,
+        )
+
+    @property
+    def cache(self) -> CacheSizes:
+        """See ``Runner``."""
+        return CacheSizes(
+            num_layers=self._engine.num_layers,
+            num_kv_heads=self._engine.num_kv_heads,
+            head_dim=self._engine.head_dim,
+            dtype=self._engine.kv_dtype,
+        )
+
+    @property
+    def gives_every_row(self) -> bool:
+        """Whether it computes logits of every token, as prompt logprobs need.
+
+        Without ``--gather_context_logits`` it does of each sequence's last alone.
+        """
+        return "last_token_ids" not in self._session.inputs
+
+    def make_pool(self, num_blocks: int) -> KVPool:
+        """See ``Runner``."""
+        sizes = self.cache
+        layout = KVLayout(
+            num_blocks=num_blocks,
+            num_layers=sizes.num_layers,
+            num_kv_heads=sizes.num_kv_heads,
+            block_size=self._config.block_size,
+            head_dim=sizes.head_dim,
+            dtype=sizes.dtype,
+            order=KVOrder.BLOCK_FIRST,
+        )
+        pool = KVPool(layout, self._device)
+        self._tensors = EngineTensors(
+            pool,
+            max_num_seqs=self._config.max_num_seqs,
+            max_num_tokens=self._engine.max_num_tokens,
+            max_model_len=self._config.max_model_len or self._engine.max_seq_len,
+        )
+        return pool
+
+    def run(self, plan: StepPlan) -> torch.Tensor:
+        """See ``Runner``."""
+        assert self._tensors is not None, "make_pool comes before run"
+        batch = pack_batch(plan)
+        with self._own_stream() as stream:
+            inputs = self._given(self._tensors.fill(plan, batch))
+            num_rows, num_columns = self._session.output_shape(inputs)
+            if num_rows > len(self._logits) or num_columns != self._logits.shape[1]:
+                self._logits = self._make_logits(num_rows, num_columns)
+            logits = self._logits[:num_rows]
+            self._session.run(inputs, logits, stream)
+            return self._wanted_rows(logits, plan, batch)
+
+    def close(self) -> None:
+        """See ``Runner``."""
+        self._session.close()
+        self._tensors = None
+
+    def _given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensors[name] for name in sorted(self._session.inputs)}
+
+    def _make_logits(self, num_rows: int, num_columns: int) -> torch.Tensor:
+        return torch.empty(
+            (num_rows, num_columns),
+            dtype=self._session.logits_dtype,
+            device=self._device,
+        )
+
+    def _wanted_rows(
+        self, logits: torch.Tensor, plan: StepPlan, batch: PackedBatch
+    ) -> torch.Tensor:
+        if self.gives_every_row:
+            rows = batch.logits_rows
+        else:
+            counts = np.array([entry.num_logits_rows for entry in plan.scheduled])
+            assert counts.max(initial=0) <= 1, "capabilities said: last rows only"
+            rows = np.flatnonzero(counts)
+        # A head may be padded to whole tiles.
+        logits = logits[:, : self._engine.vocab_size]
+        if len(rows) == len(logits):
+            return logits
+        return logits[torch.from_numpy(rows).to(self._device)]
+
+    @contextmanager
+    def _own_stream(self) -> Iterator[int]:
+        """Run after what the executor enqueued, and before what it will enqueue."""
+        if self._stream is None:
+            yield 0
+            return
+        outer = torch.cuda.current_stream()
+        self._stream.wait_stream(outer)
+        with torch.cuda.stream(self._stream):
+            yield self._stream.cuda_stream
+        outer.wait_stream(self._stream)

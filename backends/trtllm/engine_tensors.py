@@ -1,0 +1,204 @@
+"""A step as a compiled engine's input tensors, by their names, in buffers that stay.
+
+A tensor whose name begins with ``host_`` is read by the host while a step is enqueued,
+the others by the device. The lengths mean what they mean in TensorRT-LLM's own batch
+manager, which differs from its PyTorch operator in one: here a generation's
+``host_past_key_value_lengths`` leaves out the token that is fed.
+
+Source: TensorRT-LLM 1.2, ``models/generation_mixin.py`` (names, shapes, dtypes) and
+``batch_manager/runtimeBuffers.cpp`` (values).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybrid.backends.pytorch.kv_pool import KVPool
+from hybrid.bridge import PackedBatch
+from hybrid.bridge.trtllm_lengths import StepLengths
+from hybrid.bridge.trtllm_offsets import BlockOffsets
+from hybrid.bridge.trtllm_pools import TrtllmPools
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.plan import StepPlan
+
+from .pinned_array import host_allocator
+
+_INT32: Final = (
+    "input_ids",
+    "position_ids",
+    "last_token_ids",
+    "context_lengths",
+    "sequence_length",
+    "cache_indirection",
+    "kv_cache_block_offsets",
+    "host_context_lengths",
+    "host_past_key_value_lengths",
+    "host_request_types",
+    "host_max_attention_window_sizes",
+    "host_sink_token_length",
+    "host_kv_cache_block_offsets",
+    "host_kv_cache_pool_mapping",
+)
+_INT64: Final = (
+    "host_kv_cache_pool_pointers",
+    "host_runtime_perf_knobs",
+    "host_context_progress",
+)
+INPUT_DTYPES: Final = dict.fromkeys(_INT32, torch.int32) | dict.fromkeys(
+    _INT64, torch.int64
+)
+"""What a step can be told, by name; an engine with other inputs was built for something
+else."""
+NUM_PERF_KNOBS: Final = 16
+_SPLIT_LONG_SEQUENCES: Final = 0
+"""The knob ``multi_block_mode``: several thread blocks for one sequence's past."""
+
+
+class EngineTensors:
+    """Fills the buffers of one engine over one block-first pool, where the pool is.
+
+    Raises:
+        ConfigError: the pool cannot be addressed so.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        *,
+        max_num_seqs: int,
+        max_num_tokens: int,
+        max_model_len: int,
+    ) -> None:
+        device = pool.memory.device
+        pools = TrtllmPools.single(pool.layout)
+        # Kept alive: an address holds nothing.
+        self._pool: Final = pool
+        self._max_num_tokens: Final = max_num_tokens
+        self._lengths: Final = StepLengths(max_num_seqs)
+        self._offsets: Final = BlockOffsets(
+            pools,
+            max_num_seqs=max_num_seqs,
+            max_num_blocks=-(-max_model_len // pool.layout.block_size),
+            allocate=host_allocator(device),
+        )
+        self._host_offsets: Final = torch.from_numpy(self._offsets.array)
+        self._device_offsets: Final = self._host_offsets.to(device, copy=True)
+        sizes = {"input_ids": max_num_tokens, "position_ids": max_num_tokens}
+        self._buffers: Final = {
+            name: _StepBuffer(sizes.get(name, max_num_seqs), device, name)
+            for name in (
+                *sizes,
+                "last_token_ids",
+                "context_lengths",
+                "sequence_length",
+                "host_context_lengths",
+                "host_past_key_value_lengths",
+                "host_request_types",
+            )
+        }
+        # Which beam a token's K and V are those of: with one beam always the first.
+        self._cache_indirection: Final = torch.zeros(
+            (max_num_seqs, 1, max_model_len), dtype=torch.int32, device=device
+        )
+        self._constants: Final = _constants(pool, pools, max_model_len)
+
+    def fill(self, plan: StepPlan, batch: PackedBatch) -> Mapping[str, torch.Tensor]:
+        """Write one step; the step before must be over.
+
+        Args:
+            plan: contexts first; generations have one token each.
+            batch: the same plan, packed.
+
+        Returns:
+            All of ``INPUT_DTYPES``, as views of the buffers.
+
+        Raises:
+            ConfigError: the step is larger than the buffers.
+        """
+        self._check_size(plan)
+        lengths = self._lengths
+        lengths.update(plan)
+        past = lengths.sequence_length.copy()
+        past[plan.num_contexts :] -= 1
+        values: dict[str, NDArray[np.integer]] = {
+            "input_ids": batch.input_ids,
+            "position_ids": batch.positions,
+            "last_token_ids": batch.query_start_loc[1:],
+            "context_lengths": lengths.context_lengths,
+            "sequence_length": lengths.sequence_length,
+            "host_context_lengths": lengths.context_lengths,
+            "host_past_key_value_lengths": past,
+            "host_request_types": lengths.request_types,
+        }
+        num_seqs = len(plan.scheduled)
+        return {
+            **self._constants,
+            **{name: self._buffers[name].put(array) for name, array in values.items()},
+            **self._write_offsets(plan),
+            "cache_indirection": self._cache_indirection[:num_seqs],
+        }
+
+    def _check_size(self, plan: StepPlan) -> None:
+        num_tokens, limit = plan.num_scheduled_tokens, self._max_num_tokens
+        if num_tokens > limit:
+            raise ConfigError(
+                f"a step has {num_tokens} tokens, the engine was built for {limit}: "
+                f"max_num_batched_tokens={limit}, or build it anew with trtllm-build "
+                f"--max_num_tokens {num_tokens}"
+            )
+
+    def _write_offsets(self, plan: StepPlan) -> Mapping[str, torch.Tensor]:
+        written = self._offsets.update(plan.scheduled)
+        if written:
+            # One copy from the first to the last row is dearer in bytes than a copy for
+            # each, and cheaper in launches.
+            rows = slice(written[0], written[-1] + 1)
+            self._device_offsets[:, rows].copy_(
+                self._host_offsets[:, rows], non_blocking=True
+            )
+        num_seqs = len(plan.scheduled)
+        # Contiguous, for a block-first pool is one pool to a kernel.
+        return {
+            "kv_cache_block_offsets": self._device_offsets[:, :num_seqs],
+            "host_kv_cache_block_offsets": self._host_offsets[:, :num_seqs],
+        }
+
+
+class _StepBuffer:
+    """int32 numbers of a step: on the host, and on the device if it reads them."""
+
+    def __init__(self, size: int, device: torch.device, name: str) -> None:
+        self._host: Final = torch.from_numpy(host_allocator(device)((size,)))
+        self._device: Final = (
+            None
+            if name.startswith("host_")
+            else torch.zeros(size, dtype=torch.int32, device=device)
+        )
+
+    def put(self, values: NDArray[np.integer]) -> torch.Tensor:
+        """Write a step's numbers; a view of as many."""
+        host = self._host[: len(values)]
+        host.numpy()[:] = values
+        if self._device is None:
+            return host
+        return self._device[: len(values)].copy_(host, non_blocking=True)
+
+
+def _constants(
+    pool: KVPool, pools: TrtllmPools, max_model_len: int
+) -> Mapping[str, torch.Tensor]:
+    knobs = torch.full((NUM_PERF_KNOBS,), -1, dtype=torch.int64)
+    knobs[_SPLIT_LONG_SEQUENCES] = 1
+    windows = torch.full((pool.layout.num_layers,), max_model_len, dtype=torch.int32)
+    pointers = pools.pointers([pool.memory.data_ptr()])
+    return {
+        "host_max_attention_window_sizes": windows,
+        "host_sink_token_length": torch.zeros(1, dtype=torch.int32),
+        "host_kv_cache_pool_pointers": torch.from_numpy(pointers),
+        "host_kv_cache_pool_mapping": torch.from_numpy(pools.mapping()),
+        "host_runtime_perf_knobs": knobs,
+        "host_context_progress": torch.zeros(1, dtype=torch.int64),
+    }

@@ -1,0 +1,293 @@
+"""A compiled engine runs our plans over our pool, and gives transformers' logits."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.interface import ExecutorConfig
+from hybrid.backends.trtllm.engine_runner import EngineRunner
+from hybrid.backends.trtllm.machine import Machine
+from hybrid.scheduler.errors import (
+    CheckpointError,
+    ConfigError,
+    ExecutorFailed,
+    UnsupportedFeature,
+)
+from hybrid.scheduler.plan import StepPlan
+from hybrid.testing.models import write_tiny_model
+from tests.backends.engine_plans import (
+    DECODE,
+    FIRST,
+    LONG,
+    MIXED,
+    SHORT,
+    entry,
+    plan_of,
+)
+from tests.backends.standin_engine import build_standin_engine
+from tests.backends.standin_session import Seen, installed_runtime
+
+HERE = Machine(("cpu",), (9, 0), kernel_device="cpu")
+"""Real code against the stand-in, which keeps its tensors on the CPU."""
+CONFIG = ExecutorConfig(block_size=32, max_num_seqs=8, max_model_len=128)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def weights(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A tiny model's Hugging Face directory."""
+    folder = tmp_path_factory.mktemp("weights")
+    return write_tiny_model(folder, request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, of one architecture."""
+    return write_tiny_model(tmp_path_factory.mktemp("weights"), "llama")
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    """TensorRT-LLM 1.2.1, as the stand-in has it."""
+    with installed_runtime() as what:
+        yield what
+
+
+def open_engine(
+    weights: Path, out: Path, config: ExecutorConfig = CONFIG, **changes: Any
+) -> EngineRunner:
+    """Build an engine and load it."""
+    build_standin_engine(weights, out, **changes)
+    return EngineRunner(ModelSource("e", out, CheckpointFormat.COMPILED), config, HERE)
+
+
+@torch.inference_mode()
+def run(runner: EngineRunner, *plans: StepPlan) -> torch.Tensor:
+    """Rows of logits of some steps, one after the other."""
+    return torch.cat([runner.run(plan).clone() for plan in plans])
+
+
+@torch.inference_mode()
+def transformers_logits(weights: Path, *texts: tuple[int, ...]) -> torch.Tensor:
+    """Logits of each text's last token, each text alone."""
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    return torch.cat([model(torch.tensor([text])).logits[0, -1:] for text in texts])
+
+
+def test_steps_give_transformers_logits(
+    weights: Path, tmp_path: Path, seen: Seen
+) -> None:
+    """A prompt in two chunks, the second beside a decode, then decodes alone."""
+    with closing(open_engine(weights, tmp_path)) as runner:
+        runner.make_pool(8)
+        got = run(runner, FIRST, MIXED, DECODE)
+    expected = transformers_logits(
+        weights, SHORT, LONG, (*SHORT, 77), (*LONG, 201), (*SHORT, 77, 88)
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+    assert len(seen.sessions[0].steps) == 3
+    assert seen.num_plugin_loads == 1
+
+
+@pytest.mark.usefixtures("seen")
+def test_an_engine_with_all_logits_gives_any_rows(llama: Path, tmp_path: Path) -> None:
+    """What prompt logprobs need: the last rows of a context, however many."""
+    with closing(open_engine(llama, tmp_path, gather_context_logits=True)) as runner:
+        assert runner.gives_every_row
+        runner.make_pool(8)
+        got = run(
+            runner,
+            plan_of(
+                2,
+                entry("long", LONG, LONG[:32], (1,), rows=2),
+                entry("short", SHORT, SHORT, (2,), rows=3),
+            ),
+        )
+    texts = (LONG[:31], LONG[:32], SHORT[:3], SHORT[:4], SHORT)
+    expected = transformers_logits(llama, *texts)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.usefixtures("seen")
+def test_the_pool_lives_as_long_as_its_address_is_used(
+    llama: Path, tmp_path: Path
+) -> None:
+    """The engine has an address only, so the runner holds the memory."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        memory = weakref.ref(runner.make_pool(8).memory)
+        gc.collect()
+        assert memory() is not None
+
+
+@pytest.mark.usefixtures("seen")
+def test_an_engine_without_says_that_it_has_last_rows_only(
+    llama: Path, tmp_path: Path
+) -> None:
+    """So that a request for prompt logprobs is refused before it runs."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        assert not runner.gives_every_row
+
+
+@pytest.mark.usefixtures("seen")
+def test_a_step_may_want_no_rows(llama: Path, tmp_path: Path) -> None:
+    """Chunks that are not the last alone: nothing is drawn from them."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        runner.make_pool(8)
+        assert run(runner, plan_of(1, FIRST.scheduled[0])).shape == (0, 320)
+
+
+def test_a_padded_head_is_cut_to_the_vocabulary(
+    llama: Path, tmp_path: Path, seen: Seen
+) -> None:
+    """Columns beyond the vocabulary are no tokens, whatever their logits."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        runner.make_pool(8)
+        whole = run(runner, FIRST)
+    with closing(open_engine(llama, tmp_path)) as runner:
+        pad_head(seen, num_columns=384)
+        runner.make_pool(8)
+        assert torch.equal(run(runner, FIRST), whole)
+
+
+def pad_head(seen: Seen, *, num_columns: int) -> None:
+    """Make the engine that was opened last give more columns than there are ids."""
+    session = seen.sessions[-1]
+    mode, dtype, (tokens, _) = session.engine.tensors["logits"]
+    session.engine.tensors["logits"] = (mode, dtype, (tokens, (num_columns,) * 2))
+    head = session.model.get_output_embeddings()
+    padding = torch.full((num_columns - len(head.weight), head.weight.shape[1]), 9.0)
+    head.weight = torch.nn.Parameter(torch.cat([head.weight, padding]))
+
+
+@pytest.mark.usefixtures("seen")
+def test_what_was_compiled_in_is_told(llama: Path, tmp_path: Path) -> None:
+    """Sizes of the model and of its cache, from config.json."""
+    config = ExecutorConfig(dtype="float16", block_size=16, max_num_seqs=4)
+    with closing(
+        open_engine(
+            llama,
+            tmp_path,
+            config,
+            dtype="float16",
+            tokens_per_block=16,
+            kv_cache_quant_algo="FP8",
+            max_seq_len=200,
+        )
+    ) as runner:
+        info, cache = runner.info, runner.cache
+        layout = runner.make_pool(5).layout
+    assert info.architecture == "LlamaForCausalLM"
+    assert (info.vocab_size, info.max_model_len) == (320, 200)
+    assert (cache.num_layers, cache.num_kv_heads, cache.head_dim) == (3, 2, 16)
+    assert cache.dtype == "float8_e4m3fn"
+    assert (layout.block_size, layout.dtype) == (16, "float8_e4m3fn")
+
+
+@pytest.mark.usefixtures("seen")
+def test_an_8_bit_cache_holds_8_bit_numbers(llama: Path, tmp_path: Path) -> None:
+    """The engine writes them into our pool, and its answers are near the exact ones."""
+    with closing(open_engine(llama, tmp_path, kv_cache_quant_algo="FP8")) as runner:
+        pool = runner.make_pool(8)
+        got = run(runner, FIRST, MIXED)
+    written = pool.by_block[6, :, :, :, :5].float()
+    assert written.abs().amin(dim=-1).count_nonzero()
+    assert not pool.by_block[2].float().any(), "a block that nobody owns"
+    expected = transformers_logits(llama, SHORT, LONG, (*SHORT, 77))
+    difference = (got - expected).abs().max()
+    assert 0 < difference < expected.abs().max() / 4
+
+
+@pytest.mark.usefixtures("seen")
+def test_tensors_that_nobody_knows_are_refused(llama: Path, tmp_path: Path) -> None:
+    """Inputs and outputs by name, when the engine is loaded, before a pool is made."""
+    strange = {"lora_ranks": ("INPUT", "INT32"), "present_0": ("OUTPUT", "HALF")}
+    with pytest.raises(UnsupportedFeature, match="unknown here: lora_ranks, present_0"):
+        open_engine(llama, tmp_path, more_tensors=strange)
+
+
+@pytest.mark.usefixtures("seen")
+def test_an_input_of_another_dtype_is_refused(llama: Path, tmp_path: Path) -> None:
+    """An address does not say of what: the engine would misread it in silence."""
+    wrong = {"host_kv_cache_pool_pointers": ("INPUT", "INT32")}
+    with pytest.raises(UnsupportedFeature, match=r"INT32, must be torch\.int64"):
+        open_engine(llama, tmp_path, more_tensors=wrong)
+
+
+@pytest.mark.usefixtures("seen")
+def test_an_engine_without_its_cache_is_refused(llama: Path, tmp_path: Path) -> None:
+    """Whatever its config.json says: a tensor left out would be a cache left out."""
+    gone = ["kv_cache_block_offsets", "input_ids"]
+    with pytest.raises(
+        UnsupportedFeature, match="tensors input_ids, kv_cache_block_of"
+    ):
+        open_engine(llama, tmp_path, without=gone)
+
+
+def test_bytes_that_are_no_engine_are_refused(
+    llama: Path, tmp_path: Path, seen: Seen
+) -> None:
+    """By the file, with what the library said."""
+    build_standin_engine(llama, tmp_path)
+    (tmp_path / "rank0.engine").write_bytes(b"\x00\xff")
+    source = ModelSource("e", tmp_path, CheckpointFormat.COMPILED)
+    with pytest.raises(CheckpointError, match=r"rank0\.engine cannot be loaded"):
+        EngineRunner(source, CONFIG, HERE)
+    assert not seen.sessions
+
+
+def test_without_the_package_it_is_refused(llama: Path, tmp_path: Path) -> None:
+    """By the name of what is not installed."""
+    with pytest.raises(UnsupportedFeature, match="needs tensorrt_llm, which cannot be"):
+        open_engine(llama, tmp_path)
+
+
+def test_a_version_without_engines_is_refused(llama: Path, tmp_path: Path) -> None:
+    """Before the plugin or the engine is touched."""
+    with (
+        installed_runtime("1.4.0rc1") as seen,
+        pytest.raises(UnsupportedFeature, match=r"tensorrt_llm 1\.4\.0rc1 is here"),
+    ):
+        open_engine(llama, tmp_path)
+    assert not seen.num_plugin_loads
+
+
+def test_a_cpu_is_refused(llama: Path, tmp_path: Path) -> None:
+    """On a real machine an engine runs on a GPU alone."""
+    build_standin_engine(llama, tmp_path)
+    source = ModelSource("e", tmp_path, CheckpointFormat.COMPILED)
+    with pytest.raises(ConfigError, match="device is 'cpu', an engine runs on cuda"):
+        EngineRunner(source, CONFIG, Machine(("cpu",), None))
+
+
+def test_a_step_outside_the_builds_limits_ends_the_executor(
+    llama: Path, tmp_path: Path, seen: Seen
+) -> None:
+    """TensorRT's own words, where a shape is not what config.json promised."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        runner.make_pool(8)
+        seen.sessions[0].engine.tensors["input_ids"] = (
+            *seen.sessions[0].engine.tensors["input_ids"][:2],
+            ((1, 4),),
+        )
+        with pytest.raises(ExecutorFailed, match="Could not set shape"):
+            run(runner, FIRST)
+
+
+def test_a_step_that_is_not_enqueued_ends_the_executor(
+    llama: Path, tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT says so by a False, which must not become an answer."""
+    with closing(open_engine(llama, tmp_path)) as runner:
+        runner.make_pool(8)
+        monkeypatch.setattr(seen.sessions[0], "run", lambda *_: False)
+        with pytest.raises(ExecutorFailed, match="could not enqueue"):
+            run(runner, FIRST)
