@@ -9,6 +9,7 @@ for warming up on a side stream and for static inputs.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -34,7 +35,14 @@ class CapturedStep:
     output: torch.Tensor
 
 
-def capture_cuda_graph(launch: Callable[[], torch.Tensor]) -> CapturedStep:
+def cuda_graph_capture() -> Capture:
+    """Graphs that share their memory: one is replayed at a time, its answer read."""
+    return partial(_capture_cuda_graph, torch.cuda.graph_pool_handle())
+
+
+def _capture_cuda_graph(
+    memory: tuple[int, int], launch: Callable[[], torch.Tensor]
+) -> CapturedStep:
     """Run once to warm up, then record; the recording itself computes nothing."""
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -42,7 +50,7 @@ def capture_cuda_graph(launch: Callable[[], torch.Tensor]) -> CapturedStep:
         launch()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=memory):
         output = launch()
     return CapturedStep(graph.replay, output)
 
@@ -73,14 +81,17 @@ class DecodeGraphs:
         attention: Attention,
         max_num_seqs: int,
         device: torch.device,
-        capture: Capture = capture_cuda_graph,
+        capture: Capture | None = None,
     ) -> None:
         self._forward: Final = forward
         self._attention: Final = attention
         self._max_num_seqs: Final = max_num_seqs
-        self._capture: Final = capture
-        self._ids: Final = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
-        self._positions: Final = torch.zeros_like(self._ids)
+        self._capture: Final = capture or cuda_graph_capture()
+        # Rows: ids, positions. Filled on the host, copied while the host goes on.
+        self._host: Final = torch.zeros(
+            (2, max_num_seqs), dtype=torch.int64, pin_memory=device.type == "cuda"
+        )
+        self._inputs: Final = self._host.to(device, copy=True)
         self._captured: Final[dict[int, CapturedStep]] = {}
 
     def takes(self, plan: StepPlan) -> bool:
@@ -111,10 +122,11 @@ class DecodeGraphs:
 
     def _fill(self, batch: PackedBatch) -> None:
         size = len(batch.input_ids)
-        self._ids[:size].copy_(torch.from_numpy(batch.input_ids))
-        self._positions[:size].copy_(torch.from_numpy(batch.positions))
+        rows = self._host[:, :size].numpy()
+        rows[0], rows[1] = batch.input_ids, batch.positions
+        self._inputs.copy_(self._host, non_blocking=True)
 
     def _record(self, size: int) -> CapturedStep:
-        ids, positions = self._ids[:size], self._positions[:size]
+        ids, positions = self._inputs[0, :size], self._inputs[1, :size]
         with self._attention.captured(size):
             return self._capture(lambda: self._forward(ids, positions))

@@ -41,6 +41,7 @@ class FlashInferAttention(Attention):
     """One model's calls of FlashInfer."""
 
     name: ClassVar[str] = "flashinfer"
+    description: ClassVar[str] = "TensorRT-LLM's kernels in FlashInfer"
     can_capture: ClassVar[bool] = True
 
     @classmethod

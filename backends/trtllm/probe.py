@@ -11,6 +11,18 @@ from .attention import Attention, AttentionNeeds
 from .machine import Machine
 
 
+def _thop() -> type[Attention]:
+    from .thop_attention import ThopAttention  # noqa: PLC0415 - when asked
+
+    return ThopAttention
+
+
+def _flashinfer() -> type[Attention]:
+    from .flashinfer_attention import FlashInferAttention  # noqa: PLC0415 - when asked
+
+    return FlashInferAttention
+
+
 def _torch() -> type[Attention]:
     from .torch_attention import TorchAttention  # noqa: PLC0415 - when asked
 
@@ -18,6 +30,8 @@ def _torch() -> type[Attention]:
 
 
 IMPLEMENTATIONS: Final[Mapping[str, Callable[[], type[Attention]]]] = {
+    "thop": _thop,
+    "flashinfer": _flashinfer,
     "torch": _torch,
 }
 """By the option's name, the preferred first."""

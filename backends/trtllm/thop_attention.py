@@ -38,6 +38,7 @@ class ThopAttention(Attention):
     """
 
     name: ClassVar[str] = "thop"
+    description: ClassVar[str] = "TensorRT-LLM's own operator"
     can_capture: ClassVar[bool] = True
 
     @classmethod
