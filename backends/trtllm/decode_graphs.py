@@ -9,7 +9,6 @@ for warming up on a side stream and for static inputs.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import torch
@@ -36,23 +35,27 @@ class CapturedStep:
 
 
 def cuda_graph_capture() -> Capture:
-    """Graphs that share their memory: one is replayed at a time, its answer read."""
-    return partial(_capture_cuda_graph, torch.cuda.graph_pool_handle())
+    """Record graphs that share their memory: one is replayed at a time, and read."""
+    memory = torch.cuda.graph_pool_handle()
+
+    def capture(launch: Callable[[], torch.Tensor]) -> CapturedStep:
+        _warm_up(launch)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory):
+            # Recorded, not computed: the first replay does.
+            output = launch()
+        return CapturedStep(graph.replay, output)
+
+    return capture
 
 
-def _capture_cuda_graph(
-    memory: tuple[int, int], launch: Callable[[], torch.Tensor]
-) -> CapturedStep:
-    """Run once to warm up, then record; the recording itself computes nothing."""
+def _warm_up(launch: Callable[[], torch.Tensor]) -> None:
+    """Let libraries allocate and choose before anything is recorded."""
     side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         launch()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=memory):
-        output = launch()
-    return CapturedStep(graph.replay, output)
 
 
 _PADDING: Final = ScheduledRequest(
