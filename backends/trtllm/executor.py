@@ -26,12 +26,10 @@ from hybrid.bridge import KVLayout, KVOrder
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 
+from .engine_config import ENGINE_FILE
 from .machine import Machine
 from .options import Options
 from .runner import Runner
-
-ENGINE_FILE: Final = "rank0.engine"
-"""What ``trtllm-build`` calls the engine of the first GPU."""
 
 
 class TrtllmExecutor(Executor):
@@ -55,6 +53,7 @@ class TrtllmExecutor(Executor):
             block_sizes=(32, 16, 64, 128),
             kv_orders=(KVOrder.BLOCK_FIRST,),
             aligned_chunks=True,
+            prompt_logprobs=self._runner is None or self._runner.gives_every_row,
             model_files=(ENGINE_FILE,),
         )
 
@@ -123,6 +122,10 @@ class TrtllmExecutor(Executor):
         self, model: ModelSource, options: Options, progress: ProgressCallback | None
     ) -> Runner:
         # Imported here: `hybrid executors` asks for capabilities only.
+        if model.format is CheckpointFormat.COMPILED:
+            from .engine_runner import EngineRunner  # noqa: PLC0415
+
+            return EngineRunner(model, self._config, self._machine)
         from .model_runner import ModelRunner  # noqa: PLC0415
 
         return ModelRunner(model, self._config, options, self._machine, progress)

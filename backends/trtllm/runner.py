@@ -34,6 +34,11 @@ class Runner(ABC):
     def cache(self) -> CacheSizes:
         """The cache that it needs."""
 
+    @property
+    def gives_every_row(self) -> bool:
+        """Whether it computes logits of every token, as prompt logprobs need."""
+        return True
+
     @abstractmethod
     def make_pool(self, num_blocks: int) -> KVPool:
         """Allocate the block-first pool, null block included, and bind to it.
