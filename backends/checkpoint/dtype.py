@@ -18,8 +18,9 @@ def resolve_dtype(
     """Choose the dtype to load ``source`` in.
 
     ``auto`` is the checkpoint's own dtype where ``device`` is fast in it, else the
-    device's first fast one; a GGUF has none of its own. ``half`` and ``float`` are
-    ``float16`` and ``float32``.
+    device's first fast one; a GGUF has none of its own. Of a compiled TensorRT engine
+    it is the one that was compiled in, for no other can be had. ``half`` and ``float``
+    are ``float16`` and ``float32``.
 
     Args:
         requested: the option.
@@ -32,9 +33,12 @@ def resolve_dtype(
         CheckpointError: config.json cannot be read.
     """
     if requested == AUTO:
-        own = _own_dtype(source)
-        fast = capabilities.fast_dtypes[device]
-        return own if own is not None and own in fast else fast[0]
+        built = _built_dtype(source)
+        if built is None:
+            own = _own_dtype(source)
+            fast = capabilities.fast_dtypes[device]
+            return own if own is not None and own in fast else fast[0]
+        requested = built
     dtype = _ALIASES.get(requested, requested).removeprefix("torch.")
     if dtype not in capabilities.dtypes:
         raise ConfigError(
@@ -42,6 +46,16 @@ def resolve_dtype(
             f"{', '.join(capabilities.dtypes)} (or {AUTO!r})"
         )
     return dtype
+
+
+def _built_dtype(source: ModelSource) -> str | None:
+    """Read what ``trtllm-build`` wrote beside an engine."""
+    if source.format is not CheckpointFormat.COMPILED:
+        return None
+    config = read_json_object(source.path / "config.json") or {}
+    model = config.get("pretrained_config")
+    dtype = model.get("dtype") if isinstance(model, dict) else None
+    return dtype if isinstance(dtype, str) else None
 
 
 def _own_dtype(source: ModelSource) -> str | None:

@@ -46,6 +46,35 @@ def test_auto_is_the_models_own_where_fast(
     assert resolve_dtype("auto", source, CAPABILITIES, "cpu") == expected
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"pretrained_config": {"dtype": "float16"}}, "float16"),
+        ({"pretrained_config": {}, "dtype": "float32"}, "float32"),
+        ({"pretrained_config": [], "dtype": "float16"}, "bfloat16"),
+        ({"dtype": "float32"}, "float32"),
+    ],
+)
+def test_auto_of_a_tensorrt_engine_is_what_was_compiled_in(
+    tmp_path: Path, config: dict[str, object], expected: str
+) -> None:
+    """Fast or not: no other can be had. Another compiled form is as a checkpoint."""
+    found = directory_with(tmp_path, json.dumps(config))
+    source = ModelSource("m", found.path, CheckpointFormat.COMPILED)
+    assert resolve_dtype("auto", source, CAPABILITIES, "cpu") == expected
+
+
+def test_auto_of_an_engine_in_a_dtype_that_nobody_has_is_refused(
+    tmp_path: Path,
+) -> None:
+    """By the engine's dtype, not by the word that stood for it."""
+    config = json.dumps({"pretrained_config": {"dtype": "float64"}})
+    found = directory_with(tmp_path, config)
+    source = ModelSource("m", found.path, CheckpointFormat.COMPILED)
+    with pytest.raises(ConfigError, match="dtype='float64': executor 'torch' computes"):
+        resolve_dtype("auto", source, CAPABILITIES, "cpu")
+
+
 def test_auto_of_a_gguf_is_the_first_fast_one(tmp_path: Path) -> None:
     """A GGUF has no dtype of its own; the file is not even opened."""
     source = ModelSource("m", tmp_path / "gone.gguf", CheckpointFormat.GGUF)
