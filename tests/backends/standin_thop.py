@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tests.backends.standin_paged_attention import PagedStep, write_and_attend
 from tests.backends.standin_signatures import StandInArgument, arguments_of, printed
@@ -15,8 +16,7 @@ FROZEN = """
 """
 """The operator keeps one plan per configuration; a later, larger one is not made."""
 STABLE = """
-    workspace_ sequence_length context_lengths kv_cache_block_offsets
-    host_kv_cache_pool_pointers
+    sequence_length context_lengths kv_cache_block_offsets host_kv_cache_pool_pointers
 """
 """What a captured graph has by address."""
 _NUMBERS: dict[str, tuple[type, ...]] = {
@@ -37,7 +37,8 @@ class StandInAttention:
         self.num_calls = 0
         self.last: dict[str, Any] = {}
         """The last call's arguments, by name."""
-        self._kept: dict[str, Any] = {}
+        # By workspace: whoever loads a second model brings one of its own.
+        self._kept = WeakTensorKeyDictionary()
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Check everything, then do what the kernels do.
@@ -71,10 +72,9 @@ class StandInAttention:
     def _check_kept(self, given: dict[str, Any]) -> None:
         own = {name: given[name] for name in FROZEN.split()}
         own |= {name: given[name].data_ptr() for name in STABLE.split()}
-        kept = self._kept or own
+        kept = self._kept.setdefault(given["workspace_"], own)
         changed = [name for name in own if own[name] != kept[name]]
         require(not changed, f"{', '.join(changed)} changed since the first call")
-        self._kept = own
 
 
 def _check_kind(argument: StandInArgument, value: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hybrid.backends.trtllm.decode_graphs import pad_plan
 from hybrid.backends.trtllm.machine import Machine
 from hybrid.backends.trtllm.scaled_kv_pool import make_pool
 from hybrid.backends.trtllm.thop_attention import ThopAttention
@@ -149,6 +150,25 @@ def test_a_capture_sees_the_longest_lengths(package: Any) -> None:
     assert outside["host_context_lengths"].tolist() == [37, 16]
     assert outside["host_total_kv_lens"].tolist() == [0, 55]
     history.run(attention, *shares)
+
+
+def test_a_padded_step_computes_the_same_while_it_is_captured(standin: Any) -> None:
+    """Kernels follow the device's lengths; sequences on the null block harm nobody."""
+    del standin
+    needs = thop_needs()
+    attention = make_thop(needs)
+    history = AttentionHistory(needs, PROMPTS, NUM_BLOCKS)
+    history.run(attention, ("a", 37, True), ("b", 16, True), ("c", 5, True))
+    plan = history.plan(*((name, 1, False) for name in PROMPTS))
+    rows = torch.randn(5, 64)
+    eager, recorded = torch.empty(3, 32), torch.empty(5, 32)
+    attention.begin_step(plan, pack_batch(plan))
+    attention.attend(1, rows[:3], eager)
+    padded = pad_plan(plan, 5)
+    attention.begin_step(padded, pack_batch(padded))
+    with attention.captured(5):
+        attention.attend(1, rows, recorded)
+    assert torch.equal(recorded[:3], eager)
 
 
 def test_a_pool_that_moved_is_noticed(standin: Any) -> None:
