@@ -117,10 +117,18 @@ def test_an_8_bit_cache_is_scaled(capability: tuple[int, int]) -> None:
 
 def test_many_query_heads_of_one_kv_head() -> None:
     """Groups are told by the shapes alone."""
-    needs = replace(NEEDS, num_heads=6, num_kv_heads=1, windows=(5, None))
+    needs = replace(NEEDS, num_heads=6, num_kv_heads=1)
     for capability in (HOPPER, BLACKWELL):
         with made(needs, capability) as (attention, _):
             assert largest_error(attention, needs, seed=3) < 1e-5
+
+
+def test_the_narrowest_windows() -> None:
+    """One token, itself, and two; and one that is wider than any sequence."""
+    needs = replace(NEEDS, windows=(1, 2, 4096))
+    for capability in (HOPPER, BLACKWELL):
+        with made(needs, capability) as (attention, _):
+            assert largest_error(attention, needs, seed=5) < 1e-5
 
 
 def test_a_kv_scale_without_an_8_bit_cache_changes_nothing() -> None:
@@ -152,13 +160,16 @@ def addresses(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("capability", [HOPPER, BLACKWELL])
 def test_decode_steps_differ_in_contents_alone(capability: tuple[int, int]) -> None:
     """Under ``captured`` two steps make the very same call, so a graph serves both."""
+    slots = set()
     with made(NEEDS, capability) as (attention, stand_in):
         for plan in (decode_plan(3, 5), decode_plan(20, 33, table=(7, 8, 9))):
             attention.begin_step(plan, pack_batch(plan))
+            slots.add(attention._step.slots.data_ptr())
             with attention.captured(2):
                 attend(attention, 2)
         (_, one), (_, other) = stand_in.calls
         assert addresses(one) == addresses(other)
+        assert len(slots) == 1
         assert one["max_seq_len"] == MAX_LEN
         attend(attention, 2)
         assert stand_in.calls[-1][1]["max_seq_len"] == 33
