@@ -95,6 +95,8 @@ class ModelInfo:
     """Columns of the logits."""
     max_model_len: int
     """Most positions it was made for."""
+    max_num_batched_tokens: int | None = None
+    """Most tokens of one step, where the model has a limit; ``None``: any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,10 +245,6 @@ def _size(
             f"{info.max_model_len}"
         )
     is_chunked = _allowed(config, "enable_chunked_prefill", capabilities)
-    budget = config.max_num_batched_tokens
-    if budget is None:
-        at_least = 1 if is_chunked else max_model_len
-        budget = max(DEFAULT_BATCHED_TOKENS, at_least)
     return SchedulerConfig(
         block_size=chosen.block_size,
         num_blocks=choose_num_blocks(
@@ -260,7 +256,9 @@ def _size(
         ),
         max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=budget,
+        max_num_batched_tokens=_token_budget(
+            config, info, at_least=1 if is_chunked else max_model_len
+        ),
         max_prefill_chunk_tokens=config.max_prefill_chunk_tokens,
         enable_prefix_caching=_allowed(config, "enable_prefix_caching", capabilities),
         enable_chunked_prefill=is_chunked,
@@ -272,6 +270,19 @@ def _size(
             ("dtype", chosen.dtype),
             ("executor", capabilities.name),
         ),
+    )
+
+
+def _token_budget(config: EngineConfig, info: ModelInfo, *, at_least: int) -> int:
+    """Tokens of one step, as asked for or as the model allows."""
+    asked, limit = config.max_num_batched_tokens, info.max_num_batched_tokens
+    budget = asked or max(DEFAULT_BATCHED_TOKENS, at_least)
+    if limit is None or budget <= limit:
+        return budget
+    if asked is None:
+        return limit
+    raise ConfigError(
+        f"max_num_batched_tokens is {asked}, {info.architecture} was made for {limit}"
     )
 
 

@@ -65,6 +65,7 @@ class EngineRunner(Runner):
             architecture=self._engine.architecture,
             vocab_size=self._engine.vocab_size,
             max_model_len=self._engine.max_seq_len,
+            max_num_batched_tokens=self._engine.max_num_tokens,
         )
 
     @property

@@ -145,9 +145,8 @@ class EngineTensors:
         num_tokens, limit = plan.num_scheduled_tokens, self._max_num_tokens
         if num_tokens > limit:
             raise ConfigError(
-                f"a step has {num_tokens} tokens, the engine was built for {limit}: "
-                f"max_num_batched_tokens={limit}, or build it anew with trtllm-build "
-                f"--max_num_tokens {num_tokens}"
+                f"a step has {num_tokens} tokens, the engine was built for {limit} "
+                "(trtllm-build --max_num_tokens)"
             )
 
     def _write_offsets(self, plan: StepPlan) -> Mapping[str, torch.Tensor]:

@@ -51,7 +51,8 @@ class LoadedExecutor:
             "num_blocks": self.num_blocks,
             "max_model_len": self.info.max_model_len,
             # Without chunks a step must hold a whole context.
-            "max_num_batched_tokens": max(2048, self.info.max_model_len),
+            "max_num_batched_tokens": self.info.max_num_batched_tokens
+            or max(2048, self.info.max_model_len),
             "enable_chunked_prefill": can.chunked_prefill,
             "align_chunks": can.aligned_chunks,
             "enable_prefix_caching": can.prefix_reuse,

@@ -181,12 +181,14 @@ def test_what_was_compiled_in_is_told(llama: Path, tmp_path: Path) -> None:
             tokens_per_block=16,
             kv_cache_quant_algo="FP8",
             max_seq_len=200,
+            max_num_tokens=100,
         )
     ) as runner:
         info, cache = runner.info, runner.cache
         layout = runner.make_pool(5).layout
     assert info.architecture == "LlamaForCausalLM"
     assert (info.vocab_size, info.max_model_len) == (320, 200)
+    assert info.max_num_batched_tokens == 100
     assert (cache.num_layers, cache.num_kv_heads, cache.head_dim) == (3, 2, 16)
     assert cache.dtype == "float8_e4m3fn"
     assert (layout.block_size, layout.dtype) == (16, "float8_e4m3fn")

@@ -1,5 +1,6 @@
 """Options against what an executor can do: sizes, capabilities, contract versions."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 
 from hybrid import LLM, ConfigError, EngineConfig, SamplingParams, UnsupportedFeature
-from hybrid.backends.interface import KVSpec
+from hybrid.backends.interface import KVSpec, ModelInfo
 from hybrid.backends.null import executor as null_executor
 from hybrid.bridge import KVOrder
+from hybrid.engine_builder import build_engine
 from hybrid.kv_sizing import choose_num_blocks
 
 SPEC = KVSpec(
@@ -165,3 +167,35 @@ def test_a_broken_chat_template_is_refused_at_start(tmp_path: Path) -> None:
         patch.setenv("HYBRID_CACHE", str(tmp_path / "cache"))
         with pytest.raises(ConfigError, match="chat_template"):
             LLM(str(tmp_path / "tiny.gguf"), chat_template="{% for %}", num_threads=1)
+
+
+def with_token_limit(patch: pytest.MonkeyPatch, limit: int) -> None:
+    """Let the null executor's model be made for steps of so many tokens."""
+    load = null_executor.NullExecutor.load
+
+    def limited(*args: Any) -> ModelInfo:
+        return replace(load(*args), max_num_batched_tokens=limit)
+
+    patch.setattr(null_executor.NullExecutor, "load", limited)
+
+
+def test_the_budget_keeps_the_models_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller one lowers the default, a larger one changes nothing."""
+    for limit, budget in ((100, 100), (5000, 2048)):
+        with monkeypatch.context() as patch:
+            with_token_limit(patch, limit)
+            engine = build_engine(EngineConfig(executor="null", num_kv_blocks=8))
+            with closing(engine):
+                scheduler: Any = engine.scheduler
+        assert scheduler._config.max_num_batched_tokens == budget
+
+
+def test_a_budget_beyond_the_models_limit_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At start, by both numbers; the limit itself is taken."""
+    with_token_limit(monkeypatch, 100)
+    with LLM(executor="null", num_kv_blocks=8, max_num_batched_tokens=100):
+        pass
+    with pytest.raises(ConfigError, match=r"tokens is 101, .* was made for 100"):
+        LLM(executor="null", num_kv_blocks=8, max_num_batched_tokens=101)
