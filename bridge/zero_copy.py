@@ -9,7 +9,8 @@ never again. So both must be one stream, at the exchange and for as long as both
 the memory: exchange once, at the start, outside any graph capture, and let CuPy work
 within ``same_stream``. What can be checked of this is: other streams are refused.
 
-torch and CuPy are imported by the functions that need them alone.
+torch and CuPy are imported by the functions that need them alone; on a device CuPy 14
+and torch 2.10 are the oldest that can name each other's streams.
 
 Source: CuPy 14.2 and torch 2.13, their DLPack and ``__cuda_array_interface__``.
 """

@@ -166,7 +166,7 @@ def _entry(table: tuple[int, ...]) -> ScheduledRequest:
 
 
 def check_kv_scatter(setting: Setting) -> str:
-    """New K and V land where plain indexing puts them, bit for bit."""
+    """New K and V land where plain indexing on the CPU puts them, bit for bit."""
     if setting.device != "cuda":
         check_scatter(scatter_kv, max_examples=10)
         return "by indexing"
@@ -187,15 +187,17 @@ def _scatter_rate(dtype: str, computed: str) -> float:
     qkv = torch.randn(num_tokens, width, device="cuda", generator=source)
     qkv = (qkv * 100).to(getattr(torch, computed))
     true = getattr(torch, dtype)
-    pools = [torch.zeros(layout.shape, device="cuda").to(true) for _ in range(2)]
-    ours, theirs = (layer_cells(pool, layout, 7) for pool in pools)
-    scatter_kv(qkv, *ours, slots, 0.5)
-    scatter_by_indexing(qkv, *theirs, slots, 0.5)
-    assert torch.equal(*(pool.view(torch.uint8) for pool in pools)), dtype
+    pool = torch.zeros(layout.shape, device="cuda").to(true)
+    expected = torch.zeros(layout.shape).to(true)
+    cells = layer_cells(pool, layout, 7)
+    scatter_kv(qkv, *cells, slots, 0.5)
+    theirs = layer_cells(expected, layout, 7)
+    scatter_by_indexing(qkv.cpu(), *theirs, slots.cpu(), 0.5)
+    assert torch.equal(as_bytes(pool.cpu()), as_bytes(expected)), dtype
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(20):
-        scatter_kv(qkv, *ours, slots, 0.5)
+        scatter_kv(qkv, *cells, slots, 0.5)
     end.record()
     torch.cuda.synchronize()
     seconds = start.elapsed_time(end) / 1000 / 20

@@ -188,7 +188,10 @@ def smollm2_folder(setting: Setting) -> Path:
         config = transformers.AutoConfig.for_model("llama", **SMOLLM2)
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        model.to(torch.bfloat16).save_pretrained(folder)
+        # A check that is ended meanwhile must not leave half a model to the next.
+        part = folder.with_suffix(".part")
+        model.to(torch.bfloat16).save_pretrained(part)
+        part.rename(folder)
     return folder
 
 

@@ -13,6 +13,7 @@ import torch
 
 from hybrid.backends.trtllm.torch_attention import TorchAttention
 from hybrid.testing import transformers_answers, write_tiny_model
+from tests.gpu import device_report
 from tests.gpu.device_check import NAME_WIDTH, Check, Setting, run_check
 from tests.gpu.device_report import CHECKS, run_apart
 from tests.gpu.forced_plans import decode_plan, forced_plans
@@ -106,6 +107,31 @@ def test_a_check_in_its_own_process_costs_its_own_row(
 ) -> None:
     """It passes its row on; dead or hanging it is a row as well."""
     assert run_apart("some", check, HERE, timeout_s).result == result
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status", "result"),
+    [
+        ("60", 1, "failed: ValueError: not on c"),
+        ("0", 0, "skipped: no time was left"),
+    ],
+)
+def test_the_status_tells_of_failures_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: str,
+    status: int,
+    result: str,
+) -> None:
+    """What there was no time for is no failure."""
+    monkeypatch.setattr(device_report, "CHECKS", {"bad": failing})
+    monkeypatch.setattr(device_report, "_log_less", lambda: None)
+    assert device_report.main(["--seconds", seconds]) == status
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[1]
+        .startswith(f"{'bad':{NAME_WIDTH}}{result}")
+    )
 
 
 def test_forced_plans_compute_what_they_seem_to(tiny_model: Path) -> None:
