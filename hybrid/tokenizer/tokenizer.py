@@ -17,6 +17,7 @@ from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 from hybrid.scheduler.shown_value import shown
 
 from .chat_template import ChatTemplate
+from .missing_tokenizer import explain_missing
 from .stop_tokens import find_eos_token_ids
 
 _PROBE: Final = "Hello world"
@@ -287,8 +288,8 @@ def _load(path: Path) -> Any:
         )
     except Exception as error:  # transformers raises whatever broke
         raise CheckpointError(
-            f"{path} has no tokenizer that can be loaded: {type(error).__name__}: "
-            f"{error}"
+            f"{path} has no tokenizer that can be loaded: "
+            f"{explain_missing(path, error)}"
         ) from error
     if getattr(loaded, "backend_tokenizer", None) is None:
         raise CheckpointError(

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from hybrid import ConfigError, ModelNotFound
+from hybrid import CheckpointError, ConfigError, ModelNotFound
 from hybrid.backends.checkpoint.model_source import CheckpointFormat
 from hybrid.backends.interface import KVSpec
 from hybrid.bridge import KVOrder
 from hybrid.models.resolve import resolve_model
+from hybrid.tokenizer.tokenizer import Tokenizer
 
 
 def _write(folder: Path, *names: str) -> Path:
@@ -59,3 +60,13 @@ def test_cells_of_an_own_format_have_the_size_that_they_say() -> None:
     assert own.block_bytes(32) == 3 * 4864
     with pytest.raises(ConfigError, match="uint8"):
         own.layout(1, 32)
+
+
+def test_a_compiled_form_without_a_tokenizer_says_what_to_copy(tmp_path: Path) -> None:
+    """Compilers leave it behind; one that is there and broken is no absent one."""
+    folder = _write(tmp_path / "m", "config.json", "rank0.engine")
+    with pytest.raises(CheckpointError, match="copy it from the checkpoint, with tok"):
+        Tokenizer.from_directory(folder)
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"can be loaded: [A-Z]"):
+        Tokenizer.from_directory(folder)
