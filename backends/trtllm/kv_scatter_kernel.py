@@ -68,4 +68,5 @@ def launch_scatter(
         head_dim=head_dim,
         padded_dim=triton.next_power_of_2(head_dim),
         limit=FP8_MAX if keys.dtype == torch.float8_e4m3fn else None,
+        num_warps=1,  # a run is a few hundred bytes
     )

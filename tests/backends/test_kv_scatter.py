@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from hybrid.backends.trtllm.kv_scatter import scatter_by_indexing, scatter_kv
-from hybrid.backends.trtllm.scaled_kv_pool import ScaledKVPool
+from hybrid.backends.trtllm.scaled_kv_pool import FP8_MAX, ScaledKVPool
 from hybrid.bridge import KVLayout, KVOrder
 from tests.backends.kv_scatter_property import check_scatter, layer_cells
 from tests.source_tree import ROOT
@@ -41,6 +42,45 @@ def test_the_kernel_writes_what_the_slots_say() -> None:
         check=False,
     )
     assert (run.returncode, run.stdout) == (0, "held\n"), run.stderr
+
+
+@pytest.mark.parametrize("capability", [90, 100, 120])
+@pytest.mark.parametrize("stored", ["bf16", "fp8e4nv"])
+def test_the_kernel_compiles_for_the_gpus(
+    capability: int, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To machine code, by the assembler that Triton brings; no GPU is asked."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415 - optional
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    from hybrid.backends.trtllm.kv_scatter_kernel import _scatter  # noqa: PLC0415
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    sizes = {"block_size": 32, "head_dim": 96, "padded_dim": 128, "limit": None}
+    if stored == "fp8e4nv":
+        sizes["limit"] = FP8_MAX
+    signature = {
+        "qkv": "*bf16",
+        "keys": f"*{stored}",
+        "values": f"*{stored}",
+        "slots": "*i64",
+        "kv_scale": "fp32",
+        "row_stride": "i32",
+        "first_key": "i32",
+        "num_kv_heads": "i32",
+        "block_stride": "i32",
+        **dict.fromkeys(sizes, "constexpr"),
+    }
+    compiled = triton.compile(
+        ASTSource(_scatter, signature, constexprs=sizes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": 1},
+    )
+    assert compiled.asm["cubin"]
+    # Rounded to the nearest and saturated by one instruction.
+    is_rounded = "cvt.rn.satfinite.e4m3x2.f32" in compiled.asm["ptx"]
+    assert is_rounded == (stored == "fp8e4nv")
 
 
 @pytest.mark.parametrize("order", list(KVOrder))
