@@ -54,7 +54,10 @@ def test_the_kernel_compiles_for_the_gpus(
     from triton.backends.compiler import GPUTarget  # noqa: PLC0415 - optional
     from triton.compiler import ASTSource  # noqa: PLC0415
 
-    from hybrid.backends.trtllm.kv_scatter_kernel import _scatter  # noqa: PLC0415
+    from hybrid.backends.trtllm.kv_scatter_kernel import (  # noqa: PLC0415
+        OPTIONS,
+        _scatter,
+    )
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     sizes = {"block_size": 32, "head_dim": 96, "padded_dim": 128, "limit": None}
@@ -75,7 +78,7 @@ def test_the_kernel_compiles_for_the_gpus(
     compiled = triton.compile(
         ASTSource(_scatter, signature, constexprs=sizes),
         target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": 1},
+        options=OPTIONS,
     )
     assert compiled.asm["cubin"]
     # Rounded to the nearest and saturated by one instruction.
