@@ -71,10 +71,9 @@ class PositionalCall(ThopCall):
 
     def attend(self, layer: int, q: torch.Tensor, output: torch.Tensor) -> None:
         """Fill the places that were left."""
-        arguments = self._arguments.copy()
         for place, value in zip(self._places, (layer, q, output), strict=True):
-            arguments[place] = value
-        self._operator(*arguments)
+            self._arguments[place] = value
+        self._operator(*self._arguments)
 
 
 class KeywordCall(ThopCall):

@@ -78,6 +78,14 @@ def test_any_block_size_gives_the_same(standin: Any, block_size: int) -> None:
     run_mixed_steps(AttentionHistory(needs, PROMPTS, NUM_BLOCKS), make_thop(needs))
 
 
+def test_the_last_block_may_be_begun_only(standin: Any) -> None:
+    """A context that is no multiple of the block size is had to its last token."""
+    del standin
+    needs = thop_needs(max_model_len=37)
+    history = AttentionHistory(needs, PROMPTS, NUM_BLOCKS)
+    history.run(make_thop(needs), ("a", 37, True))
+
+
 class _Dispatched(TorchDispatchMode):
     """Notes every operation that reaches a device."""
 
@@ -101,10 +109,11 @@ def test_a_decode_step_copies_lengths_and_grown_rows_only(standin: Any) -> None:
     """Nothing is allocated: beside copies there are views."""
     del standin
     attention = make_thop(thop_needs())
-    history = AttentionHistory(thop_needs(), {"a": 15, "b": 4, "c": 14}, NUM_BLOCKS)
-    history.run(attention, ("a", 15, True), ("b", 4, True), ("c", 14, True))
+    history = AttentionHistory(thop_needs(), {"a": 15, "b": 14, "c": 15}, NUM_BLOCKS)
+    history.run(attention, ("a", 15, True), ("b", 14, True), ("c", 15, True))
     lengths = [(3,), (3,)]
-    grown: list[list[tuple[int, ...]]] = [[], [(1, 1, 2, 6)], [(1, 1, 2, 6)], []]
+    row = (1, 1, 2, 6)
+    grown: list[list[tuple[int, ...]]] = [[], [row, row], [row], []]
     for rows in grown:
         shares = [(name, 1, False) for name in "abc"]
         plan = history.plan(*shares)
@@ -192,7 +201,8 @@ def test_a_workspace_that_grew_under_a_graph_ends_the_executor(standin: Any) -> 
     with attention.captured(1):
         pass
     history.run(attention, ("c", 1, False))
-    attention._workspace.resize_(2**29)
+    with attention.captured(1):
+        attention._workspace.resize_(2**29)
     with pytest.raises(ExecutorFailed, match="268,435,456 to 536,870,912 bytes"):
         history.run(attention, ("c", 1, False))
 

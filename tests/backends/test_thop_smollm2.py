@@ -12,7 +12,7 @@ from tests.backends.trtllm_standin import installed
 
 PROMPTS = [
     "The capital of France is",
-    "Once upon a time a little boat left its harbour to see what lay beyond the sea. It",
+    "Once upon a time a little boat left its harbour to see what lay beyond it. The",
     "def fibonacci(n):",
     "Water boils at",
 ]
