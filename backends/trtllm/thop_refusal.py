@@ -1,4 +1,13 @@
-"""Why TensorRT-LLM's attention operator cannot serve a model on a machine."""
+"""Why TensorRT-LLM's attention operator cannot serve a model on a machine.
+
+Where it has no fused kernel for a context it falls back in silence to one that ignores
+what is cached, and answers wrongly. So a size is taken only if upstream builds a kernel
+for it.
+
+Source: TensorRT-LLM 1.3 pre-releases, ``cpp/kernels/fmha_v2/setup.py`` (head sizes of
+the context kernels over a paged cache), ``common/attentionOp.cpp`` (what else falls
+back).
+"""
 
 from importlib.util import find_spec
 from typing import Final
@@ -7,10 +16,14 @@ from hybrid.bridge.trtllm_pools import MIN_BLOCK_SIZE
 
 from .attention import AttentionNeeds
 from .machine import Machine
+from .scaled_kv_pool import FP8
 
-BLACKWELL: Final = 10
-"""Major compute capability of the data-centre GPUs with kernels of their own."""
-BLACKWELL_HEAD_DIMS: Final = (64, 128, 256)
+DTYPES: Final = ("float16", "bfloat16")
+FP8_CAPABILITY: Final = (8, 9)
+HEAD_DIMS: Final = (32, 48, 64, 80, 96, 104, 128, 160, 192, 256)
+BLACKWELL_HEAD_DIMS: Final = {(10, 0): (64, 128, 256), (10, 3): (128, 256)}
+"""By compute capability; these GPUs have kernels of their own, and the choice among
+them ends the process where there is none."""
 
 
 def thop_refusal(machine: Machine, needs: AttentionNeeds | None) -> str | None:
@@ -25,25 +38,26 @@ def thop_refusal(machine: Machine, needs: AttentionNeeds | None) -> str | None:
     """
     if find_spec("tensorrt_llm") is None:
         return "the package tensorrt_llm is not installed"
-    device = machine.kernel_device
-    if device not in machine.devices or machine.compute_capability is None:
+    device, capability = machine.kernel_device, machine.compute_capability
+    if device not in machine.devices or capability is None:
         return f"its kernels need a {device} device, which is not to be had here"
     if needs is None:
         return None
     if needs.device != device:
         return f"its kernels run on {device}, the model is on {needs.device}"
-    return _cache_refusal(needs) or _kernel_refusal(needs, machine.compute_capability)
+    reason = _cache_refusal(needs)
+    if reason is None and device == "cuda":
+        reason = _kernel_refusal(needs, capability)
+    return reason
 
 
 def _cache_refusal(needs: AttentionNeeds) -> str | None:
+    """What any kernel would misread."""
     size = needs.block_size
     if size < MIN_BLOCK_SIZE or size & (size - 1):
         return f"block_size is {size}; it takes powers of two from {MIN_BLOCK_SIZE}"
-    if needs.kv_dtype not in {needs.dtype, "float8_e4m3fn"}:
-        return (
-            f"kv_dtype is {needs.kv_dtype}; it is trusted with {needs.dtype} and "
-            "float8_e4m3fn"
-        )
+    if needs.kv_dtype not in {needs.dtype, FP8}:
+        return f"kv_dtype is {needs.kv_dtype}; it takes {needs.dtype} and {FP8}"
     windows = [window for window in needs.windows if window is not None]
     if windows and min(windows) < needs.max_model_len:
         # It writes token t to the place t modulo the window, over blocks that other
@@ -56,19 +70,19 @@ def _cache_refusal(needs: AttentionNeeds) -> str | None:
 
 
 def _kernel_refusal(needs: AttentionNeeds, capability: tuple[int, int]) -> str | None:
-    if needs.dtype not in {"float16", "bfloat16", "float32"}:
-        return f"dtype is {needs.dtype}; it takes float16, bfloat16 and float32"
-    if needs.device == "cuda" and needs.dtype == "float32":
-        # Source: TensorRT-LLM, gptAttentionCommon.cpp, "Fall back to unfused MHA
-        # because of unsupported data type".
+    """What no kernel is built for."""
+    if needs.dtype not in DTYPES:
+        return f"dtype is {needs.dtype}; its fused kernels take {' and '.join(DTYPES)}"
+    here = "{}.{}".format(*capability)
+    if needs.kv_dtype == FP8 and capability < FP8_CAPABILITY:
         return (
-            "dtype is float32, for which it has no fused kernels, and those that it "
-            "falls back to ignore what is cached; it takes float16 and bfloat16"
+            f"kv_dtype is {FP8}, which needs compute capability "
+            f"{'.'.join(map(str, FP8_CAPABILITY))}; this GPU has {here}"
         )
-    if capability[0] == BLACKWELL and needs.head_dim not in BLACKWELL_HEAD_DIMS:
-        # Not an error that could be caught: the kernels' choice ends the process.
+    head_dims = BLACKWELL_HEAD_DIMS.get(capability, HEAD_DIMS)
+    if needs.head_dim not in head_dims:
         return (
-            f"head_dim is {needs.head_dim}; on compute capability {BLACKWELL}.x it "
-            f"takes {', '.join(map(str, BLACKWELL_HEAD_DIMS))}"
+            f"head_dim is {needs.head_dim}; on compute capability {here} it takes "
+            f"{', '.join(map(str, head_dims))}"
         )
     return None

@@ -48,7 +48,7 @@ def find_installed_thop() -> InstalledThop:
         # Part of one compiled module: only its attributes can be relied upon.
         thop: Any = importlib.import_module("tensorrt_llm.bindings.internal").thop
         operator = thop.attention
-    except (ImportError, AttributeError, OSError) as error:
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise UnsupportedFeature(
             f"tensorrt_llm is installed but cannot be used: {error}"
         ) from error

@@ -188,7 +188,7 @@ def test_a_pool_that_moved_is_noticed(standin: Any) -> None:
     history = AttentionHistory(thop_needs(), PROMPTS, NUM_BLOCKS)
     history.run(attention, ("c", 5, True))
     pool.memory.set_(torch.zeros_like(pool.memory))
-    with pytest.raises(AssertionError, match="the KV pool has moved"):
+    with pytest.raises(ExecutorFailed, match="KV pool: its memory was"):
         history.run(attention, ("c", 1, False))
 
 
@@ -207,27 +207,46 @@ def test_a_workspace_that_grew_under_a_graph_ends_the_executor(standin: Any) -> 
         history.run(attention, ("c", 1, False))
 
 
-REFUSED = [
+GPU = {"devices": ("cuda", "cpu"), "kernel_device": "cuda"}
+ON_GPU = {
+    "device": "cuda",
+    "dtype": "bfloat16",
+    "kv_dtype": "bfloat16",
+    "head_dim": 64,
+}
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"device": "cuda"}, {}, "kernels run on cpu, the model is on cuda"),
+    ({}, {"compute_capability": None}, "need a cpu device"),
+    ({}, {"kernel_device": "cuda"}, "need a cuda device"),
     ({"block_size": 8}, {}, "block_size is 8"),
     ({"block_size": 24}, {}, "block_size is 24"),
-    ({"kv_dtype": "int8"}, {}, "kv_dtype is int8"),
+    ({"kv_dtype": "int8"}, {}, "kv_dtype is int8; it takes float32 and float8_e4m3fn"),
     ({"kv_dtype": "float16"}, {}, "kv_dtype is float16"),
+    ({"windows": (None, 95)}, {}, "window of 95 tokens is shorter than max_model_len"),
+    ({**ON_GPU, "dtype": "float32", "kv_dtype": "float32"}, GPU, "dtype is float32"),
+    ({**ON_GPU, "head_dim": 24}, GPU, "head_dim is 24; on compute capability 9.0 it"),
     (
-        {"windows": (None, 95)},
-        {},
-        "window of 95 tokens is shorter than max_model_len=96",
+        {**ON_GPU, "head_dim": 96},
+        {**GPU, "compute_capability": (10, 0)},
+        "head_dim is 96; on compute capability 10.0 it takes 64, 128, 256",
     ),
-    ({"dtype": "float64", "kv_dtype": "float64"}, {}, "dtype is float64"),
-    ({"device": "cuda"}, {"kernel_device": "cuda", "devices": ("cuda",)}, "no fused"),
-    ({}, {"compute_capability": (10, 0)}, "head_dim is 8"),
+    (ON_GPU, {**GPU, "compute_capability": (10, 3)}, "it takes 128, 256"),
     (
-        {"head_dim": 64},
-        {"compute_capability": None},
-        "need a cpu device",
+        {**ON_GPU, "kv_dtype": "float8_e4m3fn"},
+        {**GPU, "compute_capability": (8, 6)},
+        "needs compute capability 8.9; this GPU has 8.6",
     ),
-    ({}, {"kernel_device": "cuda"}, "need a cuda device"),
 ]
+
+
+def machine_with(**changes: Any) -> Machine:
+    """The machine of these tests, but for something."""
+    there = {
+        "devices": MACHINE.devices,
+        "compute_capability": MACHINE.compute_capability,
+        "kernel_device": MACHINE.kernel_device,
+    }
+    return Machine(**{**there, **changes})
 
 
 @pytest.mark.parametrize(("needs", "machine", "message"), REFUSED)
@@ -236,26 +255,24 @@ def test_what_it_cannot_serve_is_refused_with_the_reason(
 ) -> None:
     """Before a weight is loaded, in words that name the value."""
     del standin
-    there = {
-        "devices": MACHINE.devices,
-        "compute_capability": MACHINE.compute_capability,
-        "kernel_device": MACHINE.kernel_device,
-    }
-    reason = ThopAttention.refusal(Machine(**{**there, **machine}), thop_needs(**needs))
+    reason = ThopAttention.refusal(machine_with(**machine), thop_needs(**needs))
     assert reason is not None
     assert message in reason
 
 
-def test_what_it_can_serve_is_not_refused(package: Any) -> None:
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_what_it_can_serve_is_not_refused(
+    package: Any, capability: tuple[int, int]
+) -> None:
     """With a model in mind and without; a window that is never reached is none."""
     del package
-    assert ThopAttention.refusal(MACHINE, None) is None
-    assert ThopAttention.refusal(MACHINE, thop_needs(windows=(None, 96))) is None
-    blackwell = Machine(("cuda", "cpu"), (10, 0))
-    needs = thop_needs(
-        device="cuda", dtype="bfloat16", kv_dtype="float8_e4m3fn", head_dim=128
-    )
-    assert ThopAttention.refusal(blackwell, needs) is None
+    machine = machine_with(**GPU, compute_capability=capability)
+    assert ThopAttention.refusal(machine, None) is None
+    needs = thop_needs(**ON_GPU, windows=(None, 96))
+    assert ThopAttention.refusal(machine, needs) is None
+    if capability > (8, 0):
+        cache = thop_needs(**{**ON_GPU, "kv_dtype": "float8_e4m3fn"})
+        assert ThopAttention.refusal(machine, cache) is None
 
 
 def test_without_the_package_it_says_so() -> None:

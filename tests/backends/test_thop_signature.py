@@ -60,7 +60,8 @@ def refused(version: str, change: Any) -> str:
 
 
 WINDOW = "attention_window_size: int, "
-TILES: Any = "num_tiles: int, "
+HOST_OFFSETS = "host_kv_cache_block_offsets: torch.Tensor | None = None, "
+TILES = "num_tiles: int, "
 SWAPPED = "mask_type: int, beam_width: int, "
 
 
@@ -68,6 +69,7 @@ SWAPPED = "mask_type: int, beam_width: int, "
     ("version", "before", "after", "message"),
     [
         ("1.2.1", WINDOW, "", "lacks attention_window_size"),
+        ("1.2.1", HOST_OFFSETS, "", "lacks host_kv_cache_block_offsets"),
         ("1.3.0rc10", WINDOW, "", "lacks attention_window_size"),
         ("1.4.0rc1", "num_ctx_tokens: int = 0, ", "", "lacks num_ctx_tokens"),
         ("1.3.0rc10", WINDOW, TILES + WINDOW, "wants num_tiles"),
