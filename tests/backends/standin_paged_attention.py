@@ -20,8 +20,8 @@ FP8_MAX = 448.0
 class PagedStep:
     """One layer of one step."""
 
-    pointers: tuple[int, int]
-    """Of the layer's pool: primary, and secondary or 0."""
+    pointer: int
+    """Of the layer's pool in device memory."""
     layer_in_pool: int
     offsets: NDArray[np.int32]
     """``[seqs, 2, max_blocks]``: the pool's part."""
@@ -43,10 +43,8 @@ class PagedStep:
         """Map one cell's memory: ``[heads, tokens, dims]`` of the stored dtype."""
         shape = (self.num_kv_heads, self.block_size, self.head_dim)
         num_bytes = self.stored.itemsize * shape[0] * shape[1] * shape[2]
-        offset = int(self.offsets[seq, field, block])
-        base = self.pointers[int(offset < 0)]
-        assert base, "the kernel would follow a null pointer"
-        start = base + (self.layer_in_pool * 2 + (offset & 0x7FFFFFFF)) * num_bytes
+        cells = self.layer_in_pool * 2 + int(self.offsets[seq, field, block])
+        start = self.pointer + cells * num_bytes
         memory = (ctypes.c_uint8 * num_bytes).from_address(start)
         cell = torch.from_numpy(np.frombuffer(memory, dtype=np.uint8))
         return cell.view(self.stored).view(shape)

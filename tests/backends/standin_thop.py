@@ -90,7 +90,6 @@ def _check_kind(argument: StandInArgument, value: Any) -> None:
 
 def _paged_step(given: dict[str, Any]) -> PagedStep:
     pool, layer = given["host_kv_cache_pool_mapping"][layer_of(given)].tolist()
-    primary, secondary = given["host_kv_cache_pool_pointers"][pool].tolist()
     seq_lens = given["sequence_length"].tolist()
     kinds = given["host_request_types"].tolist()
     contexts = given["context_lengths"].tolist()
@@ -98,7 +97,7 @@ def _paged_step(given: dict[str, Any]) -> PagedStep:
     is_fp8 = given["quant_mode"] != 0
     head_dim = given["head_size"]
     return PagedStep(
-        pointers=(primary, secondary),
+        pointer=int(given["host_kv_cache_pool_pointers"][pool, 0]),
         layer_in_pool=layer,
         offsets=np.asarray(given["kv_cache_block_offsets"][pool].cpu()),
         query_lens=[1 if kind else context for kind, context in pairs],

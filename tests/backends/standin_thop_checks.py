@@ -169,6 +169,8 @@ def check_pools(a: Arguments) -> None:
     require(pointers.dtype == torch.int64, "pool pointers must be int64")
     require(pointers.dim() == 2 and pointers.shape[1] == 2, "pool pointers are [P, 2]")
     require(pointers.device.type == "cpu", "pool pointers must be on the host")
+    require(bool((pointers[:, 0] != 0).all()), "a pool pointer is null")
+    require(bool((pointers[:, 1] == 0).all()), "there is no pool in host memory here")
     require(mapping.dtype == torch.int32, "pool mapping must be int32")
     require(mapping.dim() == 2 and mapping.shape[1] == 2, "pool mapping is [layers, 2]")
     require(mapping.device.type == "cpu", "pool mapping must be on the host")

@@ -14,6 +14,8 @@ from hybrid.backends.trtllm.thop_attention import ThopAttention
 from hybrid.bridge import pack_batch
 from hybrid.scheduler import ExecutorFailed
 from tests.backends.attention_history import AttentionHistory
+from tests.backends.mixed_steps import MAX_LEN, MAX_SEQS, largest_error
+from tests.backends.mixed_steps import NUM_BLOCKS as STEPS_BLOCKS
 from tests.backends.thop_stand import MACHINE, NUM_BLOCKS, make_thop, thop_needs
 from tests.backends.trtllm_standin import ERAS, installed
 
@@ -58,6 +60,15 @@ def test_mixed_steps_are_dense_attention(package: Any, dtype: str) -> None:
             for field, true in enumerate(history.stored(name, layer)):
                 cells = blocks[:, layer, field].transpose(0, 1).flatten(1, 2)
                 assert torch.equal(cells[:, : true.shape[1]].double(), true)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_steps_are_naive_attention(package: Any, seed: int) -> None:
+    """Also over blocks that others had before."""
+    del package
+    needs = thop_needs(max_num_seqs=MAX_SEQS, max_model_len=MAX_LEN)
+    attention = ThopAttention(needs, make_pool(needs, STEPS_BLOCKS))
+    assert largest_error(attention, needs, seed) < 1e-5
 
 
 def test_an_8_bit_cache_is_dense_attention_over_rounded_numbers(package: Any) -> None:

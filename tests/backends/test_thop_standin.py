@@ -68,6 +68,8 @@ MISREAD: list[tuple[str, Any, str]] = [
     ("host_request_types", lambda x: x.bool(), "host_request_types must be int32"),
     ("host_total_kv_lens", lambda x: x.long(), "host_total_kv_lens must be int32"),
     ("host_kv_cache_pool_pointers", lambda x: x.int(), "pointers must be int64"),
+    ("host_kv_cache_pool_pointers", lambda x: x * 0, "a pool pointer is null"),
+    ("host_kv_cache_pool_pointers", lambda x: x[:, [0, 0]], "no pool in host memory"),
     ("host_kv_cache_pool_mapping", lambda x: x.long(), "mapping must be int32"),
     ("host_kv_cache_pool_mapping", lambda x: x[:, :1], r"\[layers, 2\]"),
     ("kv_cache_block_offsets", lambda x: x.long(), "block_offsets must be int32"),
