@@ -29,7 +29,7 @@ class LentMemory:
 
         memory = LentMemory("KV pool", pool.memory)
         lease = memory.lend("attention")  # kept beside whatever keeps the address
-        lease.address  # at every use: the same as ever, or an error
+        lease.check()  # at every use: the same address as ever, or an error
         memory.release()  # an error until every lease is ended or gone
     """
 
@@ -106,6 +106,14 @@ class Lease:
         if self._memory is None:
             raise ExecutorFailed(f"{self.borrower}: its lease of memory has ended")
         return self._memory.address
+
+    def check(self) -> None:
+        """Make sure, before a kernel follows it, that the address still holds.
+
+        Raises:
+            ExecutorFailed: see ``address``.
+        """
+        self.address  # noqa: B018 - reading it is the check
 
     def end(self) -> None:
         """Give the address back; twice is no error."""

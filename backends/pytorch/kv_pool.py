@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hybrid.bridge import KVLayout
+from hybrid.bridge.lent_memory import LentMemory
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import BlockCopy
 
@@ -47,6 +48,8 @@ class KVPool:
             ) from error
         self.memory: Final = pool
         """The pool in its physical order, ``layout.shape``, contiguous. Never moved."""
+        self.lent: Final = LentMemory("KV pool", pool)
+        """For whoever keeps the address: it stays right, or says so."""
         self.by_block: Final = pool.permute(layout.to_logical)
         """``[block, layer, kv, head, token, dim]``, a view."""
         # One-byte floats are moved as bytes: torch indexes no others everywhere.

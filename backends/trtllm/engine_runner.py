@@ -123,6 +123,8 @@ class EngineRunner(Runner):
     def close(self) -> None:
         """See ``Runner``."""
         self._session.close()
+        if self._tensors is not None:
+            self._tensors.close()
         self._tensors = None
 
     def _given(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -74,8 +74,7 @@ class EngineTensors:
     ) -> None:
         device = pool.memory.device
         pools = TrtllmPools.single(pool.layout)
-        # Kept alive: an address holds nothing.
-        self._pool: Final = pool
+        self._lease: Final = pool.lent.lend("engine")
         self._max_num_tokens: Final = max_num_tokens
         self._lengths: Final = StepLengths(max_num_seqs)
         self._offsets: Final = BlockOffsets(
@@ -103,7 +102,12 @@ class EngineTensors:
         self._cache_indirection: Final = torch.zeros(
             (max_num_seqs, 1, max_model_len), dtype=torch.int32, device=device
         )
-        self._constants: Final = _constants(pool, pools, max_model_len)
+        pointers = pools.pointers([self._lease.address])
+        self._constants: Final = _constants(pointers, pools, max_model_len)
+
+    def close(self) -> None:
+        """Give the pool's address back."""
+        self._lease.end()
 
     def fill(self, plan: StepPlan, batch: PackedBatch) -> Mapping[str, torch.Tensor]:
         """Write one step; the step before must be over.
@@ -117,7 +121,9 @@ class EngineTensors:
 
         Raises:
             ConfigError: the step is larger than the buffers.
+            ExecutorFailed: the pool has moved.
         """
+        self._lease.check()
         self._check_size(plan)
         lengths = self._lengths
         lengths.update(plan)
@@ -187,17 +193,17 @@ class _StepBuffer:
 
 
 def _constants(
-    pool: KVPool, pools: TrtllmPools, max_model_len: int
+    pointers: NDArray[np.int64], pools: TrtllmPools, max_model_len: int
 ) -> Mapping[str, torch.Tensor]:
     knobs = torch.full((NUM_PERF_KNOBS,), -1, dtype=torch.int64)
     knobs[_SPLIT_LONG_SEQUENCES] = 1
-    windows = torch.full((pool.layout.num_layers,), max_model_len, dtype=torch.int32)
-    pointers = pools.pointers([pool.memory.data_ptr()])
+    mapping = torch.from_numpy(pools.mapping())
+    windows = torch.full((len(mapping),), max_model_len, dtype=torch.int32)
     return {
         "host_max_attention_window_sizes": windows,
         "host_sink_token_length": torch.zeros(1, dtype=torch.int32),
         "host_kv_cache_pool_pointers": torch.from_numpy(pointers),
-        "host_kv_cache_pool_mapping": torch.from_numpy(pools.mapping()),
+        "host_kv_cache_pool_mapping": mapping,
         "host_runtime_perf_knobs": knobs,
         "host_context_progress": torch.zeros(1, dtype=torch.int64),
     }

@@ -114,6 +114,8 @@ class TrtllmExecutor(Executor):
         """Drop runner and pool."""
         if self._runner is not None:
             self._runner.close()
+        if self._pool is not None:
+            self._pool.lent.release()
         self._runner = self._pool = None
         if self._config.device == "cuda":
             torch.cuda.empty_cache()

@@ -61,6 +61,8 @@ class FlashInferAttention(Attention):
             import_module("flashinfer.prefill"), prefill
         )
         self._uses_fmha_v2: Final = prefill == FMHA_V2
+        # The pages and cells below are addresses in captured graphs.
+        self._lease: Final = pool.lent.lend(self.name)
         self._needs: Final = needs
         self._is_quantised: Final = needs.kv_dtype != needs.dtype
         self._value_scale: Final = needs.kv_scale if self._is_quantised else 1.0
@@ -81,7 +83,9 @@ class FlashInferAttention(Attention):
 
         Raises:
             ConfigError: the step is larger than the buffers.
+            ExecutorFailed: the pool has moved.
         """
+        self._lease.check()
         self._step.update(plan, batch)
         contexts = self._step.contexts
         if contexts is not None and self._uses_fmha_v2:
@@ -101,6 +105,10 @@ class FlashInferAttention(Attention):
             self._prefill(layer, step.contexts, queries[:first], output[:first])
         if step.generations is not None:
             self._decode(layer, step.generations, queries[first:], output[first:])
+
+    def close(self) -> None:
+        """Give the pool's address back."""
+        self._lease.end()
 
     @contextmanager
     def captured(self, num_seqs: int) -> Iterator[None]:

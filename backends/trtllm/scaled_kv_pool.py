@@ -14,7 +14,8 @@ from .attention import AttentionNeeds
 
 FP8: Final = "float8_e4m3fn"
 FP8_MAX: Final = 448.0
-"""Largest finite number of ``float8_e4m3fn``; torch turns what lies beyond into NaN."""
+"""Largest finite number of ``float8_e4m3fn``. Beyond it there is NaN alone, which some
+versions of torch make of what does not fit, where kernels saturate."""
 
 
 class ScaledKVPool(KVPool):

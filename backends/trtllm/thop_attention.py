@@ -56,8 +56,7 @@ class ThopAttention(Attention):
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         device = pool.memory.device
         pools = TrtllmPools.single(pool.layout)
-        self._pool: Final = pool
-        self._address: Final = pool.memory.data_ptr()
+        self._lease: Final = pool.lent.lend(self.name)
         self._tables: Final = ThopTables(pools, needs, device)
         # Grown in place when it is too small, which only a tensor of its own can be.
         self._workspace: Final = torch.empty(
@@ -71,7 +70,7 @@ class ThopAttention(Attention):
             # Read when the operator is called. Nothing ever changes it, and the mapping
             # tells the layers apart, so that one array serves them all, also captured.
             "host_kv_cache_pool_pointers": torch.from_numpy(
-                pools.pointers([self._address])
+                pools.pointers([self._lease.address])
             ),
             "host_kv_cache_pool_mapping": torch.from_numpy(pools.mapping()),
             **_sizes(needs),
@@ -85,11 +84,10 @@ class ThopAttention(Attention):
 
         Raises:
             ConfigError: the step is larger than the buffers.
-            ExecutorFailed: the operator moved its workspace from under a graph.
+            ExecutorFailed: the pool has moved; or the operator moved its workspace
+                from under a graph.
         """
-        assert self._pool.memory.data_ptr() == self._address, (
-            "the KV pool has moved from where the kernels look for it"
-        )
+        self._lease.check()
         self._check_workspace()
         self._step = self._tables.update(plan, batch)
         self._call.begin_step(self._step)
@@ -97,6 +95,10 @@ class ThopAttention(Attention):
     def attend(self, layer: int, qkv: torch.Tensor, output: torch.Tensor) -> None:
         """Call the operator, which writes K and V itself."""
         self._call.attend(layer, qkv, output)
+
+    def close(self) -> None:
+        """Give the pool's address back."""
+        self._lease.end()
 
     @contextmanager
     def captured(self, num_seqs: int) -> Iterator[None]:
