@@ -22,14 +22,14 @@ _ESSENTIAL: Final = (
     "host_kv_cache_pool_pointers",
 )
 """Without these a step would be dropped in silence, or its cache."""
-_DTYPES: Final = {
+_FLOATS: Final = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,
     "BF16": torch.bfloat16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
 }
 """By TensorRT's name."""
+_INTEGERS: Final = {"INT32": torch.int32, "INT64": torch.int64}
+"""As above."""
 
 
 def installed_version() -> str:
@@ -88,7 +88,7 @@ class EngineSession:
     @property
     def logits_dtype(self) -> torch.dtype:
         """Of its output."""
-        return _DTYPES[self._dtypes[LOGITS].name]
+        return _FLOATS[self._dtypes[LOGITS].name]
 
     def output_shape(self, inputs: Mapping[str, torch.Tensor]) -> tuple[int, ...]:
         """Fix the shapes of the next step's inputs; shape of its logits.
@@ -144,14 +144,13 @@ class EngineSession:
                 f"{path}: it has no tensors {', '.join(sorted(missing))}"
             )
         for name in sorted(self.inputs):
-            found = _DTYPES.get(self._dtypes[name].name)
-            if found != known[name]:
+            found = self._dtypes[name].name
+            if _INTEGERS.get(found) != known[name]:
                 raise UnsupportedFeature(
-                    f"{path}: {name} is {self._dtypes[name].name}, must be "
-                    f"{known[name]}"
+                    f"{path}: {name} is {found}, must be {known[name]}"
                 )
-        if self._dtypes[LOGITS].name not in _DTYPES:
+        found = self._dtypes[LOGITS].name
+        if found not in _FLOATS:
             raise UnsupportedFeature(
-                f"{path}: {LOGITS} is {self._dtypes[LOGITS].name}, must be one of "
-                f"{', '.join(_DTYPES)}"
+                f"{path}: {LOGITS} is {found}, must be one of {', '.join(_FLOATS)}"
             )

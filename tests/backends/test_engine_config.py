@@ -92,6 +92,13 @@ def test_the_kind_of_cache_is_read_in_every_spelling(
     assert read_engine_config(written(tmp_path, config)).is_paged is not is_paged
 
 
+def test_paged_contexts_without_fused_attention_are_none(tmp_path: Path) -> None:
+    """TensorRT-LLM drops the one in silence where the other is off."""
+    config = engine_config(HF_CONFIG, INSTALLED)
+    config["build_config"]["plugin_config"]["context_fmha"] = False
+    assert not read_engine_config(written(tmp_path, config)).reads_cached_context
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"), [(None, "float32"), ("FP8", "float8_e4m3fn"), ("INT8", "int8")]
 )
@@ -204,6 +211,7 @@ def test_no_config_brings_a_foreign_error(
         ("1.3.0rc21", False),
         ("1.3.0", False),
         ("1.3.1", False),
+        ("1.3.1rc5", False),
         ("1.4.0rc1", False),
         ("2.0.0", False),
         ("unknown", False),
@@ -265,6 +273,7 @@ def test_what_it_was_built_for_is_taken(engine: BuiltEngine) -> None:
     """Limits are inclusive; options that say what is compiled in are no conflict."""
     most = replace(ASKED, max_num_seqs=256, max_model_len=512)
     check_engine(engine, most, INSTALLED)
+    check_engine(replace(engine, version="1.2.1+cu12"), ASKED, INSTALLED)
     eight_bit = replace(engine, kv_quantization="FP8")
     named = replace(ASKED, options={"kv_dtype": "float8_e4m3fn", "attention": "auto"})
     check_engine(eight_bit, named, INSTALLED)

@@ -225,6 +225,25 @@ def test_an_input_of_another_dtype_is_refused(llama: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("seen")
+def test_logits_that_are_no_floats_are_refused(llama: Path, tmp_path: Path) -> None:
+    """A sampler would take whatever bits there are."""
+    wrong = {"logits": ("OUTPUT", "INT32")}
+    with pytest.raises(UnsupportedFeature, match="logits is INT32, must be one of FLO"):
+        open_engine(llama, tmp_path, more_tensors=wrong)
+
+
+def test_closing_frees_the_engine(llama: Path, tmp_path: Path, seen: Seen) -> None:
+    """Its weights and its workspace are the GPU's largest things; twice is no error."""
+    runner = open_engine(llama, tmp_path)
+    runner.make_pool(8)
+    session = weakref.ref(seen.sessions.pop())
+    runner.close()
+    runner.close()
+    gc.collect()
+    assert session() is None
+
+
+@pytest.mark.usefixtures("seen")
 def test_an_engine_without_its_cache_is_refused(llama: Path, tmp_path: Path) -> None:
     """Whatever its config.json says: a tensor left out would be a cache left out."""
     gone = ["kv_cache_block_offsets", "input_ids"]

@@ -1,6 +1,8 @@
 """Each input of a compiled engine, by name, for contexts and generations."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -86,6 +88,15 @@ def test_what_device_and_host_read_lies_apart() -> None:
     inputs = fill(make_tensors(KVPool(LAYOUT, CPU)), MIXED)
     for name in ("context_lengths", "kv_cache_block_offsets"):
         assert inputs[name].data_ptr() != inputs[f"host_{name}"].data_ptr()
+
+
+def test_only_what_a_device_reads_lies_on_it() -> None:
+    """By name: what begins with host_ is followed by the host, the rest is not."""
+    device = torch.device("meta")
+    memory = SimpleNamespace(device=device, data_ptr=lambda: 4096)
+    pool: Any = SimpleNamespace(layout=LAYOUT, memory=memory)
+    for name, tensor in fill(make_tensors(pool), MIXED).items():
+        assert tensor.device == (CPU if name.startswith("host_") else device), name
 
 
 def test_a_step_that_is_too_large_is_refused() -> None:
