@@ -14,7 +14,6 @@ import pytest
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import Capabilities, Executor
 from hybrid.backends.trtllm.executor import TrtllmExecutor
-from hybrid.backends.trtllm.machine import Machine
 from hybrid.testing import (
     Answer,
     ExecutorConformance,
@@ -25,13 +24,14 @@ from hybrid.testing import (
 from hybrid.testing.models import write_tiny_model
 from tests.backends.standin_engine import build_standin_engine
 from tests.backends.standin_session import installed_runtime
+from tests.backends.trt_engine_stand import HERE
 
 
 class EngineExecutor(TrtllmExecutor):
     """Declares the dtype of one engine: it is compiled in."""
 
     def __init__(self, dtype: str) -> None:
-        super().__init__(Machine(("cpu",), (9, 0), kernel_device="cpu"))
+        super().__init__(HERE)
         self._dtype = dtype
 
     def capabilities(self) -> Capabilities:

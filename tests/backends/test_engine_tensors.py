@@ -10,6 +10,7 @@ import torch
 from hybrid.backends.pytorch.kv_pool import KVPool
 from hybrid.backends.trtllm.engine_tensors import INPUT_DTYPES, EngineTensors
 from hybrid.bridge import KVLayout, KVOrder, pack_batch
+from hybrid.bridge.lent_memory import LentMemory
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 from tests.backends.engine_plans import DECODE, FIRST, LONG, MIXED, SHORT, plan_of
@@ -93,8 +94,12 @@ def test_what_device_and_host_read_lies_apart() -> None:
 def test_only_what_a_device_reads_lies_on_it() -> None:
     """By name: what begins with host_ is followed by the host, the rest is not."""
     device = torch.device("meta")
-    memory = SimpleNamespace(device=device, data_ptr=lambda: 4096)
-    pool: Any = SimpleNamespace(layout=LAYOUT, memory=memory)
+    pool: Any = SimpleNamespace(
+        layout=LAYOUT,
+        memory=torch.empty(LAYOUT.shape, device=device),
+        # A pool of that device would have no address.
+        lent=LentMemory("KV pool", torch.zeros(1)),
+    )
     for name, tensor in fill(make_tensors(pool), MIXED).items():
         assert tensor.device == (CPU if name.startswith("host_") else device), name
 

@@ -15,8 +15,8 @@ from hybrid.models.resolve import resolve_model
 from hybrid.testing.models import transformers_answers, write_tiny_model
 from tests.backends.standin_engine import build_standin_engine
 from tests.backends.standin_session import installed_runtime
+from tests.backends.trt_engine_stand import HERE
 
-HERE = Machine(("cpu",), (9, 0), kernel_device="cpu")
 PROMPTS = [list(range(5, 75)), [9, 8, 7], [300] * 33]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 TEXTS = ["The capital of France is", "Once upon a time", "def fibonacci(n):"]
