@@ -49,7 +49,14 @@ class AttentionChoice:
 
 def explain(machine: Machine) -> tuple[Implementation, ...]:
     """Ask all whether they could serve some model on this machine."""
-    return tuple(
+    from .engine_refusal import engine_refusal  # noqa: PLC0415 - when asked
+
+    engine = Implementation(
+        name="engine",
+        description="whatever trtllm-build made, where the model is that",
+        reason=engine_refusal(machine),
+    )
+    attentions = tuple(
         Implementation(
             name=name,
             description=find().description,
@@ -57,6 +64,7 @@ def explain(machine: Machine) -> tuple[Implementation, ...]:
         )
         for name, find in IMPLEMENTATIONS.items()
     )
+    return (engine, *attentions)
 
 
 def choose_attention(

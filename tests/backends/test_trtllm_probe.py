@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import pytest
 
@@ -10,6 +11,7 @@ from hybrid.backends.trtllm.attention import Attention, AttentionNeeds
 from hybrid.backends.trtllm.machine import Machine
 from hybrid.backends.trtllm.torch_attention import TorchAttention
 from hybrid.scheduler import ConfigError
+from tests.backends.trtllm_standin import installed
 
 MACHINE = Machine(("cuda", "cpu"), (9, 0))
 NEEDS = AttentionNeeds(
@@ -71,6 +73,29 @@ def test_one_that_is_asked_for_and_cannot_is_an_error() -> None:
 def test_the_machine_alone_is_explained() -> None:
     """Before any model: what could serve some model here, and what could not."""
     hopper, elsewhere = probe.explain(MACHINE), probe.explain(Machine(("cpu",), None))
-    assert [way.name for way in hopper] == ["kernels", "torch"]
-    assert [way.reason for way in hopper] == [None, None]
-    assert [way.reason for way in elsewhere] == ["needs Hopper", None]
+    assert [way.name for way in hopper] == ["engine", "kernels", "torch"]
+    assert [way.reason for way in hopper[1:]] == [None, None]
+    assert [way.reason for way in elsewhere[1:]] == ["needs Hopper", None]
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "reason"),
+    [
+        ("1.2.1", Machine(("cpu",), (9, 0), kernel_device="cpu"), None),
+        ("1.2.1", Machine(("cpu",), None), "engines need a cuda device"),
+        (
+            "1.4.0rc1",
+            Machine(("cpu",), (9, 0), kernel_device="cpu"),
+            "tensorrt_llm 1.4.0rc1 runs no engines; 1.3.0rc20 is the last",
+        ),
+        (None, Machine(("cuda", "cpu"), (9, 0)), "tensorrt_llm is not installed"),
+    ],
+)
+def test_what_runs_engines_is_explained(
+    version: str | None, machine: Machine, reason: str | None
+) -> None:
+    """The package, the device and the last version that does."""
+    with installed(version) if version else nullcontext():
+        found = probe.explain(machine)[0].reason
+    assert (found is None) == (reason is None)
+    assert reason is None or reason in str(found)
