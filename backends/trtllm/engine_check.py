@@ -116,7 +116,7 @@ def _wrong_builds(engine: BuiltEngine) -> Iterator[str]:
         (
             engine.max_draft_len == 0,
             f"it verifies up to {engine.max_draft_len} draft tokens",
-            "--max_draft_len 0 --speculative_decoding_mode None",
+            "without --speculative_decoding_mode",
         ),
         (
             engine.max_beam_width == 1,

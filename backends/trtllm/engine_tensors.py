@@ -127,6 +127,7 @@ class EngineTensors:
         self._check_size(plan)
         lengths = self._lengths
         lengths.update(plan)
+        assert (lengths.query_lens[plan.num_contexts :] == 1).all(), "no draft tokens"
         past = lengths.sequence_length.copy()
         past[plan.num_contexts :] -= 1
         values: dict[str, NDArray[np.integer]] = {

@@ -233,7 +233,7 @@ def test_which_versions_run_engines(version: str, runs: bool) -> None:
         ({"removes_input_padding": False}, "--remove_input_padding enable"),
         ({"reads_cached_context": False}, "--use_paged_context_fmha enable"),
         ({"has_multiple_profiles": True}, "--multiple_profiles disable"),
-        ({"max_draft_len": 4}, "up to 4 draft tokens.*--max_draft_len 0"),
+        ({"max_draft_len": 4}, "up to 4 draft tokens.*without --speculative_d"),
         ({"max_beam_width": 2}, "searches 2 beams.*--max_beam_width 1"),
         ({"kv_quantization": "NVFP4"}, "KV cache is 'NVFP4', must be one of FP8, INT8"),
     ],
