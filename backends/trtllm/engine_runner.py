@@ -158,7 +158,7 @@ class EngineRunner(Runner):
         if self._stream is None:
             yield 0
             return
-        # A step without logits was waited for by nobody, and its buffers are filled anew.
+        # Nobody waited for a step without logits, and its buffers are filled anew.
         self._stream.synchronize()
         outer = torch.cuda.current_stream()
         self._stream.wait_stream(outer)
