@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -28,22 +28,28 @@ from .events import configure_if_unset
 from .executor_calls import call_executor, capabilities_of, close_executor
 from .executors import create_executor
 from .kv_sizing import choose_num_blocks
-from .logits_processors import make_logits_processors
 from .model_readers import with_readers
 from .model_resolution import ResolvedModel, resolve_options
 from .plugins.engine_events import EngineStarted
 from .plugins.loader import load_plugins
 from .plugins.manager import PluginManager
-from .sampler.sampler import BadWordEncoder, Sampler
 from .schedulers import make_scheduler
-
-if TYPE_CHECKING:
-    # Text is an extra: without it the engine takes and gives token ids.
-    from .tokenizer.tokenizer import Tokenizer
+from .text_parts import load_tokenizer, make_sampler
 
 log = structlog.get_logger()
 
 DEFAULT_BATCHED_TOKENS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine, and what it was built from."""
+
+    engine: HybridEngine
+    started: EngineStarted
+    source: ModelSource | None
+    """``None``: the executor runs without a model."""
+    limits: SchedulerConfig
 
 
 def build_engine(
@@ -68,6 +74,16 @@ def build_engine(
         CheckpointError: the model's files are at fault (``ModelNotFound``: absent).
         UnsupportedFeature: the executor cannot run this model.
     """
+    return load_engine(config, progress=progress, log_requests=log_requests).engine
+
+
+def load_engine(
+    config: EngineConfig,
+    *,
+    progress: ProgressCallback | None = None,
+    log_requests: bool = True,
+) -> LoadedEngine:
+    """As ``build_engine``, for those who tell others what runs."""
     configure_if_unset()
     plugins = _load_plugins(config)
     executor = create_executor(
@@ -101,11 +117,11 @@ class _Parts:
 
 def _build(
     parts: _Parts, progress: ProgressCallback | None, *, log_requests: bool
-) -> HybridEngine:
+) -> LoadedEngine:
     config, executor, name = parts.config, parts.executor, parts.capabilities.name
     resolved, info = _load_model(parts, progress)
     # One after the other: transformers cannot be imported by two threads at once.
-    tokenizer = _load_tokenizer(config, resolved.source)
+    tokenizer = load_tokenizer(config, resolved.source)
     spec = call_executor(name, executor.kv_spec, KVSpec)
     limits = _size(parts, resolved, info, spec)
     _allocate(parts, spec, limits.num_blocks + 1)
@@ -113,7 +129,7 @@ def _build(
     engine = HybridEngine(
         make_scheduler(parts.plugins, config.scheduler, limits),
         executor,
-        sampler=_make_sampler(parts, info, tokenizer),
+        sampler=make_sampler(config, parts.plugins, info.vocab_size, tokenizer),
         tokenizer=tokenizer,
         block_size=limits.block_size,
         max_logprobs=config.max_logprobs,
@@ -125,7 +141,7 @@ def _build(
     _log_started(started)
     if hooks.engine_started:
         hooks.engine_started(started)
-    return engine
+    return LoadedEngine(engine, started, resolved.source, limits)
 
 
 def _load_model(
@@ -142,19 +158,6 @@ def _load_model(
             raise
         raise told from error
     return resolved, info
-
-
-def _make_sampler(
-    parts: _Parts, info: ModelInfo, tokenizer: "Tokenizer | None"
-) -> Sampler:
-    choices = parts.config.logits_processors
-    return Sampler(
-        info.vocab_size,
-        num_valid_ids=None if tokenizer is None else tokenizer.vocab_size,
-        seed=parts.config.seed,
-        encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
-        logits_processors=make_logits_processors(parts.plugins, choices),
-    )
 
 
 def _started(
@@ -186,31 +189,6 @@ def _log_started(started: EngineStarted) -> None:
         kv_blocks=started.num_blocks,
         kv_tokens=started.num_blocks * started.block_size,
     )
-
-
-def _load_tokenizer(
-    config: EngineConfig, source: ModelSource | None
-) -> "Tokenizer | None":
-    if config.skip_tokenizer_init or source is None:
-        return None
-    try:
-        from .tokenizer.tokenizer import Tokenizer  # noqa: PLC0415 - see above
-    except ImportError as error:
-        raise ConfigError(
-            f"a model's text needs {error.name}: pip install "
-            "'hybrid-llm-engine[torch]', or skip_tokenizer_init=True for token ids"
-        ) from error
-    return Tokenizer.from_directory(source.path, chat_template=config.chat_template)
-
-
-def _bad_word_encoder(tokenizer: "Tokenizer") -> BadWordEncoder:
-    def encode(word: str) -> list[tuple[int, ...]]:
-        """Spell a word as at the start of a text, and as after a space."""
-        texts = (word, " " + word.lstrip(" "))
-        forms = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
-        return list(dict.fromkeys(map(tuple, forms)))
-
-    return encode
 
 
 def _allocate(parts: _Parts, spec: KVSpec, num_blocks: int) -> None:
