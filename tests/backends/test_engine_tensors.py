@@ -11,7 +11,7 @@ from hybrid.backends.pytorch.kv_pool import KVPool
 from hybrid.backends.trtllm.engine_tensors import INPUT_DTYPES, EngineTensors
 from hybrid.bridge import KVLayout, KVOrder, pack_batch
 from hybrid.bridge.lent_memory import LentMemory
-from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.errors import ConfigError, ExecutorFailed
 from hybrid.scheduler.plan import StepPlan
 from tests.backends.engine_plans import DECODE, FIRST, LONG, MIXED, SHORT, plan_of
 
@@ -102,6 +102,19 @@ def test_only_what_a_device_reads_lies_on_it() -> None:
     )
     for name, tensor in fill(make_tensors(pool), MIXED).items():
         assert tensor.device == (CPU if name.startswith("host_") else device), name
+
+
+def test_the_pools_address_is_borrowed() -> None:
+    """Held until the tensors are closed; a pool that moved is written to no more."""
+    pool = KVPool(LAYOUT, CPU)
+    tensors = make_tensors(pool)
+    with pytest.raises(ExecutorFailed, match="pointers to it are held by engine"):
+        pool.lent.release()
+    pool.lent._tensor = torch.zeros(1)
+    with pytest.raises(ExecutorFailed, match="pointers to it are out"):
+        fill(tensors, MIXED)
+    tensors.close()
+    pool.lent.release()
 
 
 def test_a_step_that_is_too_large_is_refused() -> None:
