@@ -104,6 +104,19 @@ def test_only_what_a_device_reads_lies_on_it() -> None:
         assert tensor.device == (CPU if name.startswith("host_") else device), name
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_given_the_same_numbers() -> None:
+    """Step after step, through pinned memory that stays."""
+    device = torch.device("cuda")
+    tensors = make_tensors(KVPool(LAYOUT, device))
+    for plan in (FIRST, MIXED, DECODE):
+        expected = fill(make_tensors(KVPool(LAYOUT, CPU)), plan)
+        inputs = fill(tensors, plan)
+        for name in set(INPUT_DTYPES) - {"host_kv_cache_pool_pointers"}:
+            assert inputs[name].is_cuda != name.startswith("host_"), name
+            assert torch.equal(inputs[name].cpu(), expected[name]), name
+
+
 def test_the_pools_address_is_borrowed() -> None:
     """Held until the tensors are closed; a pool that moved is written to no more."""
     pool = KVPool(LAYOUT, CPU)
