@@ -9,7 +9,7 @@ free before the next plan is made.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -83,7 +83,7 @@ class AsyncHybridEngine:
         *,
         request_id: str | None = None,
         priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput]:
         """Continue one prompt; yields the answer so far whenever it has grown.
 
         Leaving the iterator early (``aclose``, a cancelled task) aborts the request.

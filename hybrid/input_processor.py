@@ -67,6 +67,11 @@ class InputProcessor:
         self._max_model_len: Final = max_model_len
         self._clock: Final = clock
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids that a request may name, and that can be drawn."""
+        return self._vocab_size
+
     def process(
         self,
         request_id: str,

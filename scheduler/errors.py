@@ -65,6 +65,18 @@ class DuplicateRequest(InvalidRequest):
     """A request id is already in use by a request that has not finished."""
 
 
+class Overloaded(HybridError):
+    """A server has as much in hand as it may; the request is fine, the time is not.
+
+    Attributes:
+        retry_after_s: when to ask again, seconds.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class ConfigError(HybridError):
     """An option of the engine is unknown, out of range, or contradicts another."""
 

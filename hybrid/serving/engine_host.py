@@ -1,0 +1,150 @@
+"""The one engine behind all services: takes requests within limits, drains, ends.
+
+Knows no protocol. Everything here runs in the event loop that serves.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from enum import StrEnum
+from typing import Final, Protocol
+
+from hybrid.async_engine import AsyncHybridEngine
+from hybrid.metrics import EngineSnapshot
+from hybrid.outputs import RequestOutput
+from hybrid.prompt import Prompt
+from hybrid.scheduler import EngineClosed, SamplingParams
+
+from .admission import Admission, AdmissionLimits
+from .served_model import ServedModel
+
+
+class HostState(StrEnum):
+    """Whether requests are taken."""
+
+    READY = "ready"
+    DRAINING = "draining"
+    """Those that are in go on; no more are taken."""
+    FAILED = "failed"
+    """The engine has ended by an error."""
+
+
+class RequestWatcher(Protocol):
+    """Whoever counts and times requests; called in the event loop."""
+
+    def progressed(self, output: RequestOutput, since_last_s: float) -> None:
+        """An answer has grown, this long after it last did (or was asked for)."""
+        ...
+
+    def ended(self, output: RequestOutput | None) -> None:
+        """A request is over; ``None``: its client has left, or it was refused."""
+        ...
+
+
+class EngineHost:
+    """Shared by every service of a server."""
+
+    def __init__(
+        self,
+        engine: AsyncHybridEngine,
+        model: ServedModel,
+        limits: AdmissionLimits | None = None,
+    ) -> None:
+        self.engine: Final = engine
+        self.model: Final = model
+        self.admission: Final = Admission(limits or AdmissionLimits())
+        self.watchers: Final[list[RequestWatcher]] = []
+        self.started_s: Final = time.time()
+        self.last_request_s = 0.0
+        """Unix time of the newest request; 0: there was none."""
+        self._is_draining = False
+        self._live: Final[set[str]] = set()
+        self._is_idle: Final = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def state(self) -> HostState:
+        """Whether requests are taken now."""
+        if self._is_draining:
+            return HostState.DRAINING
+        return HostState.READY if self.engine.is_running else HostState.FAILED
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have been taken and are not over."""
+        return len(self._live)
+
+    def stats(self) -> EngineSnapshot:
+        """Counters and gauges as of the last step."""
+        return self.engine.stats()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str,
+        num_prompt_tokens: int,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput]:
+        """Continue one prompt; as ``AsyncHybridEngine.generate``, within limits.
+
+        Args:
+            prompt: text or token ids.
+            params: checked.
+            request_id: not in use.
+            num_prompt_tokens: of the prompt, or an estimate; for the limits.
+            priority: lower runs first under the priority policy.
+
+        Raises:
+            Overloaded: the server is full.
+            EngineClosed: it drains, or the engine has ended.
+            InvalidRequest: the request is at fault.
+            EngineFailed: the engine failed while this request ran.
+        """
+        if self._is_draining:
+            raise EngineClosed("the server is shutting down")
+        num_tokens = num_prompt_tokens + (params.max_tokens or 0)
+        self.admission.enter(num_tokens)
+        self.last_request_s = time.time()
+        self._live.add(request_id)
+        self._is_idle.clear()
+        last: RequestOutput | None = None
+        last_s = time.monotonic()
+        outputs = self.engine.generate(
+            prompt, params, request_id=request_id, priority=priority
+        )
+        try:
+            async for output in outputs:
+                now_s = time.monotonic()
+                for watcher in self.watchers:
+                    watcher.progressed(output, now_s - last_s)
+                last_s = now_s
+                last = output if output.finished else None
+                yield output
+        finally:
+            # Closed here, not when it is collected: the blocks are free at once.
+            await outputs.aclose()
+            self.admission.leave(num_tokens)
+            self._live.discard(request_id)
+            if not self._live:
+                self._is_idle.set()
+            for watcher in self.watchers:
+                watcher.ended(last)
+
+    def abort(self, request_id: str) -> None:
+        """End a request with finish reason ``abort``; unknown is no error."""
+        self.engine.abort(request_id)
+
+    def begin_drain(self) -> None:
+        """Take no more requests."""
+        self._is_draining = True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let requests end for a while, then end the rest as aborted."""
+        self.begin_drain()
+        try:
+            await asyncio.wait_for(self._is_idle.wait(), timeout_s)
+        except TimeoutError:
+            for request_id in tuple(self._live):
+                self.abort(request_id)
