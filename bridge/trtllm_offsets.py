@@ -58,6 +58,7 @@ class BlockOffsets:
                 f"make {num_entries:,} entries a pool, must be at most {INT31:,}"
             )
         self.array: Final = allocate(shape)
+        self._block_size: Final = pools.layouts[0].block_size
         self._steps = np.array([p.cells_per_block for p in kernel_pools], np.int32)
         self._to_value = np.array([p.cells_to_value for p in kernel_pools], np.int32)
         # What each row holds, to tell what changed.
@@ -78,8 +79,11 @@ class BlockOffsets:
             Rows that were written; the device's copy of all others is still right.
 
         Raises:
-            ConfigError: more sequences or blocks than the array holds.
+            ConfigError: more sequences or blocks than the array holds, or a prompt's
+                chunk that is not its last and ends within a block.
         """
+        for entry in scheduled:
+            self._check_chunk(entry)
         if len(scheduled) > len(self._tables):
             raise ConfigError(
                 f"block offsets: {len(scheduled)} sequences, must be at most "
@@ -90,6 +94,16 @@ class BlockOffsets:
             for row, entry in enumerate(scheduled)
             if self._write_row(row, entry.block_ids, secondary)
         ]
+
+    def _check_chunk(self, entry: ScheduledRequest) -> None:
+        # Source: TensorRT-LLM 1.2, docs/source/advanced/gpt-attention.md.
+        end = entry.num_computed_tokens + len(entry.token_ids)
+        if not entry.num_samples and end % self._block_size:
+            raise ConfigError(
+                f"block offsets: a chunk of {entry.key} ends at token {end}; one that "
+                f"is not the last must end at a multiple of block_size "
+                f"{self._block_size}"
+            )
 
     def _write_row(
         self, row: int, table: tuple[int, ...], secondary: Collection[int]

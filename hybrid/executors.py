@@ -33,7 +33,8 @@ class ExecutorEntry:
     capabilities: Capabilities | None = None
     """``None`` where it is not available."""
     implementations: tuple[Implementation, ...] = ()
-    """The ways in which it can compute, the preferred first."""
+    """The ways in which it can compute, the preferred first; where they were asked
+    for."""
 
     @property
     def available(self) -> bool:
@@ -76,9 +77,17 @@ def create_executor(plugins: PluginManager, name: str, *, has_model: bool) -> Ex
     return executor
 
 
-def list_executors(plugins: PluginManager) -> tuple[ExecutorEntry, ...]:
-    """Every executor and what it can do here; imports those that are installed."""
-    return tuple(_entry(entry) for entry in plugins.executors)
+def list_executors(
+    plugins: PluginManager, *, explain: bool = False
+) -> tuple[ExecutorEntry, ...]:
+    """Every executor and what it can do here; imports those that are installed.
+
+    Args:
+        plugins: that offer them.
+        explain: whether each is asked for its implementations, too, for which it may
+            import more.
+    """
+    return tuple(_entry(entry, explain=explain) for entry in plugins.executors)
 
 
 def describe_features(capabilities: Capabilities) -> Sequence[str]:
@@ -135,7 +144,7 @@ def _read_implementations(
     return ways
 
 
-def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
+def _entry(entry: Registration[ExecutorDescriptor], *, explain: bool) -> ExecutorEntry:
     descriptor = entry.descriptor
     about = (descriptor.name, descriptor.description, entry.source.name)
     try:
@@ -144,7 +153,7 @@ def _entry(entry: Registration[ExecutorDescriptor]) -> ExecutorEntry:
         executor = _make(entry)
         try:
             capabilities = _read_capabilities(entry, executor)
-            ways = _read_implementations(entry, executor)
+            ways = _read_implementations(entry, executor) if explain else ()
         finally:
             close_executor(executor)
     except HybridError as error:

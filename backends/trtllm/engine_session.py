@@ -6,13 +6,14 @@ Source: TensorRT-LLM 1.2, ``runtime/session.py``, ``plugin/plugin.py``.
 """
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from hybrid.scheduler.errors import CheckpointError, ExecutorFailed, UnsupportedFeature
+
+from .optional_library import import_library
 
 LOGITS: Final = "logits"
 _ESSENTIAL: Final = (
@@ -36,15 +37,9 @@ def installed_version() -> str:
     """Name the version of the TensorRT-LLM that is here.
 
     Raises:
-        UnsupportedFeature: there is none, or it cannot be imported; says why.
+        UnsupportedFeature: it cannot be imported; says why.
     """
-    try:
-        package: Any = import_module("tensorrt_llm")
-    except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
-        raise UnsupportedFeature(
-            f"a TensorRT engine needs tensorrt_llm, which cannot be imported: {error}"
-        ) from error
-    return str(package.__version__)
+    return str(import_library("tensorrt_llm").__version__)
 
 
 class EngineSession:
@@ -62,8 +57,8 @@ class EngineSession:
             path: of the serialised engine.
             known: dtypes of the inputs that can be given, by name.
         """
-        import_module("tensorrt_llm.plugin")._load_plugin_lib()  # noqa: SLF001 - the only way to TensorRT-LLM's attention
-        self._runtime: Final[Any] = import_module("tensorrt_llm.runtime")
+        import_library("tensorrt_llm.plugin")._load_plugin_lib()  # noqa: SLF001 - the only way to TensorRT-LLM's attention
+        self._runtime: Final[Any] = import_library("tensorrt_llm.runtime")
         try:
             # TensorRT copies what it needs: the bytes live no longer than this call.
             session = self._runtime.Session.from_serialized_engine(path.read_bytes())

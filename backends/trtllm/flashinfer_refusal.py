@@ -7,14 +7,15 @@ TensorRT-LLM, ``fmha/flashinfer_trtllm_gen.py`` (SM100 and SM103).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
 from hybrid.bridge.flashinfer_tables import BLOCK_SIZES
+from hybrid.scheduler.errors import UnsupportedFeature
 
 from .attention import AttentionNeeds
 from .machine import Machine
+from .optional_library import import_library
 
 DTYPES: Final = ("bfloat16", "float16")
 MAX_GROUP: Final = 32
@@ -130,11 +131,11 @@ def _package_refusal(kernels: KernelSet) -> str | None:
     }
     for module, function in functions.items():
         try:
-            found = import_module(module)
-        except ImportError as error:
-            return f"{module} cannot be imported: {error}"
+            found = import_library(module)
+        except UnsupportedFeature as error:
+            return str(error)
         if not hasattr(found, function):
-            version = getattr(import_module("flashinfer"), "__version__", "unknown")
+            version = getattr(import_library("flashinfer"), "__version__", "unknown")
             return (
                 f"FlashInfer {version} has no {function}; it takes "
                 f"{kernels.since} or newer"

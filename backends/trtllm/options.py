@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hybrid.scheduler.errors import ConfigError
@@ -53,6 +53,7 @@ class Options:
                 f"executor tensorrt_llm: kv_scale is {shown(scale)}, must be a finite "
                 "number above 0"
             )
+        options = replace(options, kv_scale=float(scale))
         if scale != 1 and options.kv_dtype == "auto":
             raise ConfigError(
                 f"executor tensorrt_llm: kv_scale is {scale}, which only a cache of "

@@ -5,7 +5,6 @@ refused with the names that make the difference: a value in a wrong place would 
 but attend wrongly.
 """
 
-import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from hybrid.scheduler.errors import UnsupportedFeature
 
+from .optional_library import import_library
 from .thop_eras import ERAS, ThopEra
 
 
@@ -43,16 +43,13 @@ def find_installed_thop() -> InstalledThop:
     Raises:
         UnsupportedFeature: it cannot be imported, or has a form that we do not know.
     """
-    try:
-        package = importlib.import_module("tensorrt_llm")
-        # Part of one compiled module: only its attributes can be relied upon.
-        thop: Any = importlib.import_module("tensorrt_llm.bindings.internal").thop
-        operator = thop.attention
-    except (ImportError, AttributeError, OSError, RuntimeError) as error:
-        raise UnsupportedFeature(
-            f"tensorrt_llm is installed but cannot be used: {error}"
-        ) from error
+    package = import_library("tensorrt_llm")
     version = str(getattr(package, "__version__", "of unknown version"))
+    # Part of one compiled module: only its attributes can be relied upon.
+    thop = getattr(import_library("tensorrt_llm.bindings.internal"), "thop", None)
+    operator = getattr(thop, "attention", None)
+    if operator is None:
+        raise UnsupportedFeature(f"tensorrt_llm {version} has no thop.attention")
     signature = read_signature(operator.__doc__ or "")
     if signature is None:
         raise UnsupportedFeature(

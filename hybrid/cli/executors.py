@@ -35,7 +35,7 @@ def executors(
     with redirect_stdout(sys.stderr):
         plugins = load_plugins()
         plugins.warn_of_failures()
-        entries = list_executors(plugins)
+        entries = list_executors(plugins, explain=explain)
     if as_json:
         rows = [{**_plain(entry), "available": entry.available} for entry in entries]
         write_now(json.dumps(rows, indent=2, default=str) + "\n")

@@ -76,7 +76,7 @@ def test_bytes_that_are_no_engine_are_refused(
 
 def test_without_the_package_it_is_refused(llama: Path, tmp_path: Path) -> None:
     """By the name of what is not installed."""
-    with pytest.raises(UnsupportedFeature, match="needs tensorrt_llm, which cannot be"):
+    with pytest.raises(UnsupportedFeature, match=r"tensorrt_llm.* cannot be imported"):
         open_engine(llama, tmp_path)
 
 

@@ -45,3 +45,9 @@ def test_what_is_wrong_is_named(given: dict[str, Any], message: str) -> None:
     """The option, its value, and what it takes."""
     with pytest.raises(ConfigError, match=re.escape(message)):
         Options.parse(given)
+
+
+def test_a_whole_scale_is_a_float_all_the_same() -> None:
+    """Kernels are given its dtype, too."""
+    scale = Options.parse({**FLOAT8, "kv_scale": 2}).kv_scale
+    assert type(scale) is float

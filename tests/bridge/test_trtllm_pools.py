@@ -241,3 +241,13 @@ def test_what_does_not_fit_the_array_is_refused() -> None:
         offsets.update([entry((1, 2, 3))])
     with pytest.raises(ConfigError, match="must be at most"):
         BlockOffsets(TrtllmPools.single(BASE), max_num_seqs=2**20, max_num_blocks=2**12)
+
+
+def test_a_chunk_that_ends_within_a_block_is_refused_unless_it_is_the_last() -> None:
+    """A scheduler that does not align its chunks is told so, not read wrongly."""
+    offsets = BlockOffsets(TrtllmPools.single(BASE), max_num_seqs=1, max_num_blocks=4)
+    chunk = entry((1, 2))._replace(token_ids=(1,) * 17, num_samples=0)
+    with pytest.raises(ConfigError, match=r"ends at token 17; .* block_size 16"):
+        offsets.update([chunk])
+    offsets.update([chunk._replace(token_ids=(1,) * 15, num_computed_tokens=1)])
+    offsets.update([chunk._replace(num_samples=1)])

@@ -124,7 +124,7 @@ def test_an_executor_that_is_not_installed_says_why(
 ) -> None:
     """The reason stands where its abilities would."""
     entry = ExecutorEntry("far", "somewhere", "ours", reason="not installed: far")
-    monkeypatch.setattr("hybrid.executors.list_executors", lambda _: (entry,))
+    monkeypatch.setattr("hybrid.executors.list_executors", lambda *_, **__: (entry,))
     assert run(["executors"]) == 0
     assert "not installed: far" in capsys.readouterr().out
     assert run(["executors", "--json"]) == 0
@@ -143,7 +143,7 @@ def test_executors_explain_how_each_would_compute(
         ExecutorEntry("one", "one way", "ours", None, capabilities),
         ExecutorEntry("far", "elsewhere", "ours", reason="not installed: far"),
     )
-    monkeypatch.setattr("hybrid.executors.list_executors", lambda _: entries)
+    monkeypatch.setattr("hybrid.executors.list_executors", lambda *_, **__: entries)
     assert run(["executors", "--explain"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows == [
@@ -152,6 +152,6 @@ def test_executors_explain_how_each_would_compute(
         ["one", "-", "yes", "one", "way"],
         ["far", "-", "no", "not", "installed:", "far"],
     ]
-    assert run(["executors", "--json"]) == 0
+    assert run(["executors", "--explain", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)[0]
     assert first["implementations"][0]["reason"] == "no GPU here"
