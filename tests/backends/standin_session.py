@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.backends.standin_plugin import PLUGIN, PluginStep, check_step
 from tests.backends.trtllm_standin import installed
@@ -92,9 +94,17 @@ class Session:
         self.build = config["build_config"]
         self.sizes = config["pretrained_config"]
         dtype = TORCH[BY_NAME[self.sizes["dtype"]]]
-        self.model = AutoModelForCausalLM.from_pretrained(
-            content["weights"], dtype=dtype, attn_implementation=PLUGIN
+        # Not from_pretrained: the threads that it loads with may outlive its return.
+        weights = Path(content["weights"])
+        self.model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(weights),
+            dtype=dtype,
+            attn_implementation=PLUGIN,
         ).eval()
+        parameters = load_file(weights / "model.safetensors")
+        absent = self.model.load_state_dict(parameters, strict=False).missing_keys
+        assert set(absent) <= set(self.model.all_tied_weights_keys)
+        self.model.tie_weights()
         tensors = self._tensors()
         for name in content["without"]:
             del tensors[name]
