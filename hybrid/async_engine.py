@@ -62,6 +62,8 @@ class AsyncHybridEngine:
         self._snapshot = engine.stats()
         self._error: Exception | None = None
         self._is_closing = False
+        self.has_ended: Final = asyncio.Event()
+        """Set once no request is answered any more, by whatever end."""
         self._thread: Final = threading.Thread(
             target=self._run, name="hybrid-engine", daemon=True
         )
@@ -275,6 +277,7 @@ class AsyncHybridEngine:
         error = self._error or EngineClosed("the engine was closed")
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
+        self.has_ended.set()
 
 
 def _deliver(letters: Sequence[tuple[OutputMailbox, RequestOutput]]) -> None:
