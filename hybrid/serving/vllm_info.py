@@ -1,0 +1,119 @@
+"""What the protocol's info and load messages say of the engine that is served."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from smg_grpc_proto import vllm_engine_pb2 as pb
+
+from hybrid import __version__
+from hybrid.metrics import EngineSnapshot
+
+from .engine_host import EngineHost, HostState
+from .served_model import ServedModel
+
+SERVER_TYPE: Final = "vllm-grpc"
+"""By which gateways know the protocol."""
+SAMPLING_DEFAULTS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+)
+"""Of a model's generation_config.json: what a gateway fills in for its users. Source:
+smg-grpc-servicer 0.14.1 (``vllm/model_info.py``)."""
+
+
+def model_info(model: ServedModel) -> Any:
+    """Make a ``GetModelInfoResponse``; reads small files of the model's directory."""
+    config = _read_json(model.path, "config.json")
+    generation = _read_json(model.path, "generation_config.json")
+    path = "" if model.path is None else str(model.path)
+    tokenizer = model.tokenizer
+    defaults = {
+        name: generation[name]
+        for name in SAMPLING_DEFAULTS
+        if generation.get(name) is not None
+    }
+    return pb.GetModelInfoResponse(
+        model_path=path or model.name,
+        served_model_name=model.name,
+        tokenizer_path="" if tokenizer is None else path,
+        is_generation=True,
+        max_context_length=model.max_model_len,
+        # An answer needs one token of the context.
+        max_req_input_len=model.max_model_len - 1,
+        vocab_size=model.vocab_size,
+        model_type=str(config.get("model_type", "")),
+        architectures=[model.architecture],
+        eos_token_ids=sorted(tokenizer.eos_token_ids) if tokenizer else [],
+        bos_token_id=(tokenizer.bos_token_id or 0) if tokenizer else 0,
+        pad_token_id=_id(config.get("pad_token_id")),
+        default_sampling_params_json=json.dumps(defaults) if defaults else "",
+    )
+
+
+def _read_json(directory: Path | None, name: str) -> dict[str, Any]:
+    """A file's object; empty where there is none: these are hints to gateways."""
+    if directory is None:
+        return {}
+    try:
+        content = json.loads((directory / name).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _id(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def server_info(host: EngineHost) -> Any:
+    """Make a ``GetServerInfoResponse``."""
+    model = host.model
+    return pb.GetServerInfoResponse(
+        active_requests=host.num_requests,
+        is_paused=host.state is HostState.DRAINING,
+        last_receive_timestamp=host.last_request_s,
+        uptime_seconds=time.time() - host.started_s,
+        server_type=SERVER_TYPE,
+        data_parallel_size=1,
+        kv_cache_dtype=model.dtype,
+        model_dtype=model.dtype,
+        block_size=model.block_size,
+        attention_backend=model.executor,
+        max_num_seqs=model.max_num_seqs,
+        constrained_decoding_start="first_token",
+    )
+
+
+def loads(host: EngineHost) -> Any:
+    """Make a ``GetLoadsResponse``: the engine as of its last step."""
+    return pb.GetLoadsResponse(
+        timestamp=datetime.now(UTC).isoformat(),
+        version=__version__,
+        dp_rank_count=1,
+        loads=[_load(host.stats(), host.model.max_num_seqs)],
+    )
+
+
+def _load(stats: EngineSnapshot, max_num_seqs: int) -> Any:
+    # As vLLM counts: cached blocks that nobody owns are free.
+    usage = 1.0 - stats.kv_free_blocks / stats.kv_total_blocks
+    num_queried = stats.prefix_cache_queries_total
+    return pb.SchedulerLoad(
+        num_running_reqs=stats.num_requests_running,
+        num_waiting_reqs=stats.num_requests_waiting,
+        num_total_reqs=stats.num_requests_running + stats.num_requests_waiting,
+        num_used_tokens=stats.kv_used_slots,
+        max_total_num_tokens=stats.kv_capacity_tokens,
+        token_usage=usage,
+        utilization=usage,
+        cache_hit_rate=stats.prefix_cache_hits_total / num_queried
+        if num_queried
+        else 0.0,
+        max_running_requests=max_num_seqs,
+    )

@@ -1,0 +1,82 @@
+"""Takes a ``GenerateRequest`` apart; what is set and cannot be done is refused."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hybrid.prompt import Prompt
+from hybrid.scheduler import InvalidRequest, SamplingParams, UnsupportedFeature
+from hybrid.scheduler.field_checks import as_int
+
+from .served_model import ServedModel
+from .vllm_sampling import sampling_params_of
+
+REFUSED_FIELDS: Final = (
+    "mm_inputs",
+    "extra_mm_inputs",
+    "media_refs",
+    "kv_transfer_params",
+    "kv_transfer_params_json",
+)
+"""Media, and the hand-over of KV blocks between servers."""
+WHAT_FITS: Final = -1
+"""As ``truncate_prompt_tokens``: whatever leaves room for the answer."""
+CHARACTERS_PER_TOKEN: Final = 4
+"""A usual ratio; counts a text against the server's limits before it is tokenized."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A request in the engine's words."""
+
+    prompt: Prompt
+    params: SamplingParams
+    num_prompt_tokens: int
+    """An estimate where the prompt is text."""
+
+
+def parse_request(request: Any, model: ServedModel) -> ParsedRequest:
+    """Read a ``vllm.grpc.engine.GenerateRequest``.
+
+    Raises:
+        InvalidRequest: a value is outside its range; names the field.
+        UnsupportedFeature: it asks for what this server does not do.
+    """
+    _check_unsupported(request)
+    sampling = request.sampling_params
+    params = sampling_params_of(sampling, vocab_size=model.vocab_size)
+    is_truncated = sampling.HasField("truncate_prompt_tokens")
+    match request.WhichOneof("input"):
+        case "tokenized":
+            token_ids = list(request.tokenized.input_ids)
+            if is_truncated:
+                limit = sampling.truncate_prompt_tokens
+                token_ids = _last(token_ids, limit, params, model.max_model_len)
+            return ParsedRequest(token_ids, params, len(token_ids))
+        case "text":
+            if is_truncated:
+                raise UnsupportedFeature(
+                    "truncate_prompt_tokens counts token ids: with it, the prompt "
+                    "must come as tokenized.input_ids, not as text"
+                )
+            num_tokens = len(request.text) // CHARACTERS_PER_TOKEN + 1
+            return ParsedRequest(request.text, params, num_tokens)
+    raise InvalidRequest("input is missing: set tokenized or text", field="input")
+
+
+def _check_unsupported(request: Any) -> None:
+    is_set = {field.name for field, _ in request.ListFields()}
+    refused = [name for name in REFUSED_FIELDS if name in is_set]
+    if request.data_parallel_rank:
+        refused.append(f"data_parallel_rank={request.data_parallel_rank}")
+    if refused:
+        raise UnsupportedFeature(f"this server does not take {', '.join(refused)}")
+
+
+def _last(
+    token_ids: list[int], limit: int, params: SamplingParams, max_model_len: int
+) -> list[int]:
+    """The prompt's end, as long as was asked for."""
+    if limit == WHAT_FITS:
+        # At least one: an answer that fills the context is refused by its own name.
+        limit = max(max_model_len - (params.max_tokens or 1), 1)
+    return token_ids[-as_int("truncate_prompt_tokens", limit, 1) :]

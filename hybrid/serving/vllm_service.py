@@ -1,0 +1,103 @@
+"""``vllm.grpc.engine.VllmEngine`` over one engine host.
+
+The messages are those of smg-grpc-proto; the meaning follows smg-grpc-servicer 0.14.1.
+"""
+
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+from smg_grpc_proto import vllm_engine_pb2 as pb
+from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
+from smg_grpc_proto.generated import common_pb2
+
+from .engine_host import EngineHost, HostState
+from .live_requests import LiveRequests
+from .rpc_errors import errors_as_status
+from .tokenizer_archive import TokenizerArchive
+from .vllm_info import loads, model_info, server_info
+from .vllm_request import parse_request
+from .vllm_stream import AnswerMessages
+
+
+class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
+    """Every RPC of the service; runs in the event loop that owns ``host``."""
+
+    def __init__(self, host: EngineHost) -> None:
+        model = host.model
+        self._host: Final = host
+        self._live: Final = LiveRequests()
+        self._model_info: Final = model_info(model)
+        self._tokenizer: Final = (
+            None
+            if model.path is None or model.tokenizer is None
+            else TokenizerArchive(model.path, model.tokenizer)
+        )
+
+    async def Generate(self, request: Any, context: Any) -> None:
+        """Continue one prompt.
+
+        A coroutine that writes, no generator: a cancel that comes while a message waits
+        for a slow client is raised here, and the blocks are free at once.
+        """
+        async with errors_as_status(context):
+            parsed = parse_request(request, self._host.model)
+            messages = AnswerMessages(parsed.params, stream=request.stream)
+            with self._live.entered(request.request_id) as request_id:
+                outputs = self._host.generate(
+                    parsed.prompt,
+                    parsed.params,
+                    request_id=request_id,
+                    num_prompt_tokens=parsed.num_prompt_tokens,
+                )
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        for message in messages.take(output):
+                            await context.write(message)
+
+    async def Abort(self, request: Any, context: Any) -> Any:
+        """End requests with finish reason ``abort``; an unknown id is no error."""
+        for client_id in request.request_ids:
+            for request_id in self._live.engine_ids(client_id):
+                self._host.abort(request_id)
+        return pb.AbortResponse()
+
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
+        """Whether requests are taken."""
+        state = self._host.state
+        return pb.HealthCheckResponse(
+            healthy=state is HostState.READY, message=state.value
+        )
+
+    async def GetModelInfo(self, request: Any, context: Any) -> Any:
+        """What is served."""
+        return self._model_info
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        """How it is served."""
+        return server_info(self._host)
+
+    async def GetLoads(self, request: Any, context: Any) -> Any:
+        """How busy the engine is."""
+        return loads(self._host)
+
+    async def GetTokenizer(self, request: Any, context: Any) -> None:
+        """The model's tokenizer files as one zip, in pieces."""
+        async with errors_as_status(context):
+            if self._tokenizer is None:
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "this server has no tokenizer: it takes and gives token ids",
+                )
+                return
+            archive = await self._tokenizer.get()
+            for data, sha256 in archive.pieces():
+                chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
+                await context.write(chunk)
+
+    async def Embed(self, request: Any, context: Any) -> None:
+        """Refused: the engine's executors give logits, not embeddings."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            f"{self._host.model.name} is served for generation; it gives no embeddings",
+        )
