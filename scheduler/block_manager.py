@@ -6,8 +6,9 @@ Knows tables and tokens; no request, no budget, no policy.
 from collections.abc import Sequence
 
 from .block_hash import BlockHash, hash_block, hash_root
-from .block_pool import BlockPool, CachedContents
+from .block_pool import BlockPool
 from .block_table import BlockTable
+from .cached_contents import CachedContents
 from .config import SchedulerConfig
 from .plan import BlockCopy
 
@@ -163,4 +164,4 @@ class BlockManager:
         parent: BlockHash = hashes[index - 1] if index else table.root_hash
         if index == len(hashes):
             hashes.append(hash_block(parent, block_tokens))
-        return CachedContents(hashes[index], parent, block_tokens)
+        return CachedContents(hashes[index], parent, block_tokens, index == 0)

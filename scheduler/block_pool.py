@@ -10,17 +10,10 @@ Every block is in exactly one of three states::
 """
 
 from collections import OrderedDict
-from typing import NamedTuple
 
 from .block_hash import BlockHash, hash_block
-
-
-class CachedContents(NamedTuple):
-    """What a findable block holds; compared in full on every hit."""
-
-    block_hash: BlockHash
-    parent_hash: BlockHash
-    token_ids: tuple[int, ...]
+from .cached_contents import CachedContents
+from .kv_events import KvEvent, KvEventLog, describe_cache
 
 
 class BlockPool:
@@ -34,6 +27,8 @@ class BlockPool:
         self._ref_counts = [0] * (num_blocks + 1)
         self._contents: dict[int, CachedContents] = {}
         self._by_hash: dict[BlockHash, int] = {}
+        # Nobody subscribes to most engines: then nothing is written.
+        self._events: KvEventLog | None = None
 
     @property
     def num_free(self) -> int:
@@ -104,6 +99,8 @@ class BlockPool:
             return self._contents[known] == contents
         self._contents[block_id] = contents
         self._by_hash[contents.block_hash] = block_id
+        if self._events is not None:
+            self._events.stored(contents)
         return True
 
     def find(self, contents: CachedContents) -> int | None:
@@ -125,7 +122,27 @@ class BlockPool:
         self._idle.clear()
         self._contents.clear()
         self._by_hash.clear()
+        if self._events is not None:
+            self._events.cleared()
         return True
+
+    def start_events(self) -> tuple[KvEvent, ...]:
+        """Record every change of what can be found from now on.
+
+        Returns:
+            The events that lead from any state to the present one; what was recorded
+            before is among them.
+        """
+        self._events = KvEventLog()
+        return describe_cache(self._contents.values())
+
+    def stop_events(self) -> None:
+        """Record no more."""
+        self._events = None
+
+    def take_events(self) -> tuple[KvEvent, ...]:
+        """What was recorded since the last call, in order."""
+        return () if self._events is None else self._events.take()
 
     def check_integrity(self) -> None:
         """Assert that the three states partition the pool and that the map is true."""
@@ -138,10 +155,13 @@ class BlockPool:
         assert not free & self._contents.keys(), "a free block can be found"
         assert idle <= self._contents.keys(), "an idle block cannot be found"
         assert len(self._by_hash) == len(self._contents), "hash map out of step"
-        for block_id, (block_hash, parent, token_ids) in self._contents.items():
+        for block_id, contents in self._contents.items():
+            block_hash = hash_block(contents.parent_hash, contents.token_ids)
+            assert block_hash == contents.block_hash, "hash of other contents"
             assert self._by_hash[block_hash] == block_id, "hash names another block"
-            assert hash_block(parent, token_ids) == block_hash, "hash of other contents"
 
     def _forget(self, block_id: int) -> None:
         contents = self._contents.pop(block_id)
         del self._by_hash[contents.block_hash]
+        if self._events is not None:
+            self._events.removed(contents)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from .errors import UnsupportedFeature
 from .generate_request import GenerateRequest
+from .kv_events import KvEvent
 from .plan import SequenceKey, StepPlan
 
 
@@ -121,6 +123,25 @@ class Scheduler(ABC):
     @abstractmethod
     def reset_prefix_cache(self) -> bool:
         """Forget every cached block; ``False`` if some are in use (nothing is done)."""
+
+    def start_kv_events(self) -> tuple[KvEvent, ...]:
+        """Record from now on what becomes findable in the prefix cache, and what ends.
+
+        Returns:
+            The events that lead from any state to the present one. Twice is no error:
+            what had been recorded and not taken is among them.
+
+        Raises:
+            UnsupportedFeature: it cannot tell, as any scheduler may.
+        """
+        raise UnsupportedFeature(f"{type(self).__name__} reports no KV events")
+
+    def stop_kv_events(self) -> None:  # noqa: B027 - nothing to do for who cannot tell
+        """Record no more; most schedulers never did."""
+
+    def take_kv_events(self) -> tuple[KvEvent, ...]:
+        """What was recorded since the last call, in order."""
+        return ()
 
     @abstractmethod
     def check_integrity(self) -> None:

@@ -24,6 +24,7 @@ from .config import SchedulerConfig
 from .config_check import check_config
 from .generate_request import GenerateRequest
 from .interface import Scheduler, SchedulerStats, SequenceUpdate
+from .kv_events import KvEvent
 from .plan import SequenceKey, StepPlan
 from .ranking import RankFunction, choose_rank, rank_request
 from .scheduler_counters import SchedulerCounters
@@ -147,27 +148,11 @@ class PagedScheduler(Scheduler):
 
     def stats(self) -> SchedulerStats:
         """Counters and gauges of now; one dictionary entry per running sequence."""
-        pool, counters = self._manager.pool, self._counters
-        num_allocated = pool.num_owned * self._config.block_size
-        # Only the end of a table can be empty; sharers of a tail are equally far.
-        unused = {
-            state.table.block_ids[-1]: state.table.num_slots - state.num_computed_tokens
-            for state in self._roster.running.items
-            if state.table.block_ids
-        }
-        return SchedulerStats(
+        return self._counters.stats(
+            self._manager.pool,
+            self._config.block_size,
+            running=self._roster.running.items,
             num_waiting=len(self._roster.waiting),
-            num_running=len(self._roster.running),
-            num_total_blocks=pool.num_blocks,
-            num_free_blocks=pool.num_free,
-            num_cached_idle_blocks=pool.num_cached_idle,
-            num_allocated_slots=num_allocated,
-            num_used_slots=num_allocated - sum(unused.values()),
-            num_preemptions=counters.num_preemptions,
-            num_prefix_queried_tokens=counters.num_prefix_queried_tokens,
-            num_prefix_hit_tokens=counters.num_prefix_hit_tokens,
-            num_steps=counters.num_steps,
-            num_scheduled_tokens=counters.num_scheduled_tokens,
         )
 
     def reset_prefix_cache(self) -> bool:
@@ -176,6 +161,18 @@ class PagedScheduler(Scheduler):
         A sequence in mid-flight would publish KV from before the reset afterwards.
         """
         return self._manager.pool.reset_cache()
+
+    def start_kv_events(self) -> tuple[KvEvent, ...]:
+        """Record from now on; returns what leads from any state to the present one."""
+        return self._manager.pool.start_events()
+
+    def stop_kv_events(self) -> None:
+        """Record no more."""
+        self._manager.pool.stop_events()
+
+    def take_kv_events(self) -> tuple[KvEvent, ...]:
+        """What was recorded since the last call, in order."""
+        return self._manager.pool.take_events()
 
     def check_integrity(self) -> None:
         """Assert the invariants of pool, tables and queues; O(blocks + tokens)."""

@@ -5,14 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid.scheduler.block_hash import BlockHash, hash_block, hash_root
-from hybrid.scheduler.block_pool import BlockPool, CachedContents
+from hybrid.scheduler.block_pool import BlockPool
+from hybrid.scheduler.cached_contents import CachedContents
 
 ROOT = hash_root((), None, None)
 
 
 def contents_of(*token_ids: int, parent: BlockHash = ROOT) -> CachedContents:
     """The name of a block with these tokens."""
-    return CachedContents(hash_block(parent, token_ids), parent, token_ids)
+    block_hash = hash_block(parent, token_ids)
+    return CachedContents(block_hash, parent, token_ids, is_first=parent == ROOT)
 
 
 def test_the_null_block_is_never_handed_out() -> None:

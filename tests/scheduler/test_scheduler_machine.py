@@ -21,6 +21,7 @@ from hybrid.scheduler import (
 )
 from tests.scheduler.driver import Driver
 from tests.scheduler.factories import make_request
+from tests.scheduler.kv_replay import KvReplay
 
 
 def draw(key: SequenceKey, index: int) -> int:
@@ -104,6 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             config = config | {"policy": SchedulingPolicy.FCFS}
         self.driver = Driver(draw, rank=RANKS[rank], **config)
         self.num_added = 0
+        self.early = KvReplay(self.driver.scheduler)
 
     @rule(burst=st.lists(REQUESTS, min_size=1, max_size=4))
     def add(self, burst: list[dict[str, Any]]) -> None:
@@ -154,10 +156,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         if is_idle:
             assert self.driver.scheduler.stats().num_cached_idle_blocks == 0
 
+    @rule()
+    def subscribe_late(self) -> None:
+        """Whoever asks now for the findable blocks is told what others replayed."""
+        self.early.update()
+        assert KvReplay(self.driver.scheduler).blocks == self.early.blocks
+
     @invariant()
     def is_whole(self) -> None:
-        """Pool, tables and queues agree."""
+        """Pool, tables and queues agree, and so does who replays the KV events."""
         self.driver.scheduler.check_integrity()
+        self.early.update()
 
     def teardown(self) -> None:
         """Every request ends, in bounded steps, and with the true answer."""
