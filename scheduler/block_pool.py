@@ -27,8 +27,8 @@ class BlockPool:
         self._ref_counts = [0] * (num_blocks + 1)
         self._contents: dict[int, CachedContents] = {}
         self._by_hash: dict[BlockHash, int] = {}
-        # Nobody subscribes to most engines: then nothing is written.
-        self._events: KvEventLog | None = None
+        self.events: KvEventLog | None = None
+        """Every change of what can be found, while somebody wants to know."""
 
     @property
     def num_free(self) -> int:
@@ -99,8 +99,8 @@ class BlockPool:
             return self._contents[known] == contents
         self._contents[block_id] = contents
         self._by_hash[contents.block_hash] = block_id
-        if self._events is not None:
-            self._events.stored(contents)
+        if self.events is not None:
+            self.events.stored(contents)
         return True
 
     def find(self, contents: CachedContents) -> int | None:
@@ -122,8 +122,8 @@ class BlockPool:
         self._idle.clear()
         self._contents.clear()
         self._by_hash.clear()
-        if self._events is not None:
-            self._events.cleared()
+        if self.events is not None:
+            self.events.cleared()
         return True
 
     def start_events(self) -> tuple[KvEvent, ...]:
@@ -133,16 +133,8 @@ class BlockPool:
             The events that lead from any state to the present one; what was recorded
             before is among them.
         """
-        self._events = KvEventLog()
+        self.events = KvEventLog()
         return describe_cache(self._contents.values())
-
-    def stop_events(self) -> None:
-        """Record no more."""
-        self._events = None
-
-    def take_events(self) -> tuple[KvEvent, ...]:
-        """What was recorded since the last call, in order."""
-        return () if self._events is None else self._events.take()
 
     def check_integrity(self) -> None:
         """Assert that the three states partition the pool and that the map is true."""
@@ -163,5 +155,5 @@ class BlockPool:
     def _forget(self, block_id: int) -> None:
         contents = self._contents.pop(block_id)
         del self._by_hash[contents.block_hash]
-        if self._events is not None:
-            self._events.removed(contents)
+        if self.events is not None:
+            self.events.removed(contents)

@@ -168,11 +168,12 @@ class PagedScheduler(Scheduler):
 
     def stop_kv_events(self) -> None:
         """Record no more."""
-        self._manager.pool.stop_events()
+        self._manager.pool.events = None
 
     def take_kv_events(self) -> tuple[KvEvent, ...]:
         """What was recorded since the last call, in order."""
-        return self._manager.pool.take_events()
+        events = self._manager.pool.events
+        return () if events is None else events.take()
 
     def check_integrity(self) -> None:
         """Assert the invariants of pool, tables and queues; O(blocks + tokens)."""
