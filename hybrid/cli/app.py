@@ -12,6 +12,7 @@ from .executors import executors
 from .generate import generate
 from .models import models, pull
 from .plugins import plugins
+from .serve import serve
 
 app = Typer(
     name="hybrid",
@@ -43,5 +44,5 @@ def hybrid(
     """One paged scheduler, any executor: run language models."""
 
 
-for _command in (generate, chat, pull, models, executors, plugins):
+for _command in (generate, chat, serve, pull, models, executors, plugins):
     app.command()(_command)

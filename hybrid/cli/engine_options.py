@@ -146,14 +146,7 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
     Raises:
         HybridError: whatever ``LLM`` raises.
     """
-    given = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options)
-    }
-    # What was not given was not asked for: the engine may choose as executors allow.
-    keywords = {name: value for name, value in given.items() if value is not None}
-    if options.executor_options is not None:
-        keywords["executor_options"] = parse_executor_options(options.executor_options)
+    keywords = engine_keywords(options)
     with divert_prints():
         with show_progress() as progress:
             if progress is not None:
@@ -166,6 +159,23 @@ def open_engine(options: EngineOptions) -> Iterator["LLM"]:
             yield llm
         finally:
             llm.close()
+
+
+def engine_keywords(options: EngineOptions) -> dict[str, Any]:
+    """Return the keywords of ``LLM`` that were given.
+
+    Raises:
+        ConfigError: an executor's option is no ``name=value``.
+    """
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+    }
+    # What was not given was not asked for: the engine may choose as executors allow.
+    keywords = {name: value for name, value in given.items() if value is not None}
+    if options.executor_options is not None:
+        keywords["executor_options"] = parse_executor_options(options.executor_options)
+    return keywords
 
 
 def parse_executor_options(assignments: Sequence[str]) -> dict[str, Any]:

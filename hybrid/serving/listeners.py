@@ -1,0 +1,119 @@
+"""Ports: where calls come in, over what transport, and who is let in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.shown_value import shown
+
+from .bearer_token import BearerTokenInterceptor
+from .serve_config import ServeConfig
+
+_OPTIONS: Final = (
+    # A port that another process serves is refused, not shared with it.
+    ("grpc.so_reuseport", 0),
+    # Gateways ping while a long call is silent; by default that ends the connection.
+    # Source: vLLM 0.32, its gRPC launcher.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A gRPC server on one port."""
+
+    server: Any
+    """``grpc.aio.Server``, bound and not yet started."""
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        """As clients write it."""
+        return join_address(self.host, self.port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Put host and port together, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def open_listener(
+    config: ServeConfig, handlers: Sequence[Any], tokens: Sequence[str]
+) -> Listener:
+    """Bind the port that clients use.
+
+    Raises:
+        ConfigError: the port cannot be had, or a TLS file does not hold what it must.
+        OSError: a TLS file cannot be read.
+    """
+    interceptors = [BearerTokenInterceptor(tokens)] if tokens else []
+    server = _make_server(config, handlers, interceptors)
+    return _bind(server, config.host, config.port, _credentials(config))
+
+
+def open_gateway_listener(config: ServeConfig, handlers: Sequence[Any]) -> Listener:
+    """Bind a port for the gateway alone: it speaks neither TLS nor tokens.
+
+    Raises:
+        ConfigError: no port can be had.
+    """
+    return _bind(_make_server(config, handlers, []), "127.0.0.1", 0, None)
+
+
+def _make_server(
+    config: ServeConfig, handlers: Sequence[Any], interceptors: Sequence[Any]
+) -> Any:
+    limits = (
+        ("grpc.max_receive_message_length", config.max_request_bytes),
+        ("grpc.max_send_message_length", config.max_response_bytes),
+    )
+    return grpc.aio.server(
+        handlers=handlers, interceptors=interceptors, options=(*_OPTIONS, *limits)
+    )
+
+
+def _bind(server: Any, host: str, port: int, credentials: Any) -> Listener:
+    address = join_address(host, port)
+    try:
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"host and port are {address}, which cannot be bound: it is in use, not "
+            "of this machine, or the TLS certificate does not fit its key"
+        ) from error
+    return Listener(server, host, bound)
+
+
+def _credentials(config: ServeConfig) -> Any:
+    """Read the TLS files; ``None``: plaintext."""
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    chain = _read_pem("tls_cert", config.tls_cert, b"CERTIFICATE")
+    key = _read_pem("tls_key", config.tls_key, b"PRIVATE KEY")
+    root = None
+    if config.tls_client_ca is not None:
+        root = _read_pem("tls_client_ca", config.tls_client_ca, b"CERTIFICATE")
+    return grpc.ssl_server_credentials(
+        [(key, chain)],
+        root_certificates=root,
+        require_client_auth=root is not None,
+    )
+
+
+def _read_pem(option: str, path: Path, label: bytes) -> bytes:
+    data = path.read_bytes()
+    if b"-----BEGIN " not in data or label + b"-----" not in data:
+        raise ConfigError(
+            f"{option} is {shown(str(path))}, which holds no PEM {label.decode()}"
+        )
+    return data

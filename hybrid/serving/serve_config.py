@@ -1,0 +1,144 @@
+"""What can be chosen about a server, checked once; secrets are not in here."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.shown_value import shown
+
+DEFAULT_PORT: Final = 50051
+DEFAULT_MESSAGE_BYTES: Final = 64 << 20
+"""gRPC's own limit, 4 MiB, is under a long prompt with its log-probabilities."""
+MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
+"""gRPC counts in int32."""
+MAX_TIMEOUT_S: Final = 86400.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host name or address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """The options of ``hybrid serve`` that are not the engine's.
+
+    Raises:
+        ConfigError: an option is out of range or contradicts another; names both.
+    """
+
+    host: str = "127.0.0.1"
+    """Address of the gRPC port."""
+    port: int = DEFAULT_PORT
+    """0: any free one."""
+    tls_cert: Path | None = None
+    """Certificate chain (PEM); ``None``: plaintext."""
+    tls_key: Path | None = None
+    """Its private key (PEM)."""
+    tls_client_ca: Path | None = None
+    """Who signs clients' certificates (PEM); ``None``: clients need none."""
+    insecure: bool = False
+    """Whether others than this machine may come in without TLS and token."""
+    max_request_bytes: int = DEFAULT_MESSAGE_BYTES
+    max_response_bytes: int = DEFAULT_MESSAGE_BYTES
+    reflection: bool | None = None
+    """Whether clients may ask what services there are; ``None``: on loopback."""
+    max_requests: int | None = 1024
+    """Most requests in the server, running and waiting; ``None``: no limit."""
+    max_inflight_tokens: int | None = None
+    """Most tokens of all requests in the server; ``None``: no limit."""
+    shutdown_timeout_s: float = 30.0
+    """How long requests may go on once the server is told to end."""
+    served_model_name: str | None = None
+    """What clients call the model; ``None``: as it was named here."""
+    kserve: bool = False
+    """Whether KServe's inference protocol is served too."""
+    metrics_port: int | None = None
+    """Port of ``/metrics``, on ``host``; ``None``: none."""
+    http_host: str = "127.0.0.1"
+    """Address of the HTTP port."""
+    http_port: int | None = None
+    """Port of the OpenAI-compatible API, 0 any free one; ``None``: no gateway."""
+    gateway_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the gateway itself, without their dashes."""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "metrics_port", "http_port"):
+            _check_range(name, getattr(self, name), 0, 65535)
+        for name in ("max_request_bytes", "max_response_bytes"):
+            _check_range(name, getattr(self, name), 1024, MAX_MESSAGE_BYTES)
+        for name in ("max_requests", "max_inflight_tokens"):
+            _check_range(name, getattr(self, name), 1, None)
+        _check_range("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_TIMEOUT_S)
+        for name in ("host", "http_host", "served_model_name"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} is empty")
+        self._check_tls()
+        if self.gateway_options and self.http_port is None:
+            raise ConfigError("gateway_option needs http_port: without it, no gateway")
+
+    @property
+    def is_public(self) -> bool:
+        """Whether other machines may reach the gRPC port."""
+        return not is_loopback(self.host)
+
+    @property
+    def has_reflection(self) -> bool:
+        """Whether clients may ask what services there are."""
+        return not self.is_public if self.reflection is None else self.reflection
+
+    def check_exposure(self, *, has_tokens: bool) -> None:
+        """Refuse to let strangers in by accident.
+
+        Raises:
+            ConfigError: other machines reach a port without TLS and token, and
+                ``insecure`` is not set.
+        """
+        if self.insecure or has_tokens:
+            return
+        if self.is_public and self.tls_cert is None:
+            raise ConfigError(
+                f"host is {shown(self.host)}, which other machines reach without TLS "
+                "or token: give tls_cert and tls_key, a token, or insecure"
+            )
+        if self.http_port is None or is_loopback(self.http_host):
+            return
+        # The gateway asks no client for a certificate.
+        if self.tls_cert is None or self.tls_client_ca is not None:
+            raise ConfigError(
+                f"http_host is {shown(self.http_host)}, which other machines reach "
+                "without a token: give a token, or insecure"
+            )
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            given, missing = "tls_cert", "tls_key"
+            if self.tls_cert is None:
+                given, missing = missing, given
+            raise ConfigError(
+                f"{given} is {shown(str(getattr(self, given)))}, which needs {missing}"
+            )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ConfigError(
+                f"tls_client_ca is {shown(str(self.tls_client_ca))}, which needs "
+                "tls_cert and tls_key"
+            )
+
+
+def _check_range(
+    name: str, value: float | None, low: float, high: float | None
+) -> None:
+    if value is None:
+        return
+    if math.isnan(value) or value < low or (high is not None and value > high):
+        limit = f"at least {low:g}" if high is None else f"from {low:g} to {high:.15g}"
+        raise ConfigError(f"{name} is {shown(value)}, must be {limit}")

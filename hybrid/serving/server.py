@@ -1,0 +1,189 @@
+"""A server from its first open port to its last closed one.
+
+ports open, NOT_SERVING -> engine loads -> services, SERVING -> gateway -> announced
+told to end -> NOT_SERVING -> requests end, or are aborted -> ports close -> engine
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+
+from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
+
+from hybrid.async_engine import AsyncHybridEngine
+from hybrid.engine_builder import LoadedEngine
+from hybrid.scheduler.errors import ConfigError
+
+from .admission import AdmissionLimits
+from .engine_host import EngineHost
+from .front_door import FrontDoor
+from .gateway import Gateway, check_gateway, free_port
+from .serve_config import ServeConfig
+from .served_model import ServedModel
+from .shutdown import Ending
+from .vllm_service import VllmEngineService
+
+VLLM_SERVICE: Final[str] = vllm_engine_pb2.DESCRIPTOR.services_by_name[
+    "VllmEngine"
+].full_name
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a server that is ready can be reached."""
+
+    grpc: str
+    http: str | None
+    """Of the OpenAI-compatible API; ``None``: it is not served."""
+
+
+async def run_server(
+    config: ServeConfig,
+    tokens: Sequence[str],
+    load: Callable[[], LoadedEngine],
+    announce: Callable[[Addresses], None],
+) -> str | None:
+    """Serve until a signal comes, or a part fails.
+
+    Args:
+        config: checked.
+        tokens: what clients must bring one of; empty: nothing.
+        load: makes the engine; called in a thread.
+        announce: told where the server is, once it is ready.
+
+    Returns:
+        What failed, clients having been told; ``None``: it was told to end.
+
+    Raises:
+        HybridError: it could not start, or the engine does not stop.
+        OSError: a file that an option names cannot be read.
+    """
+    config.check_exposure(has_tokens=bool(tokens))
+    if config.http_port is not None:
+        check_gateway()
+    if config.http_port == 0:
+        config = replace(config, http_port=free_port(config.http_host))
+    with Ending() as ending:
+        door = await FrontDoor.open(config, tokens, (VLLM_SERVICE,))
+        try:
+            loaded = await _load(load, ending)
+            if loaded is not None:
+                server = _Server(config, tokens, door, ending)
+                await server.serve(loaded, announce)
+        finally:
+            await door.close()
+    return ending.error
+
+
+async def _load(
+    load: Callable[[], LoadedEngine], ending: Ending
+) -> LoadedEngine | None:
+    """Load beside the loop, which answers health checks; ``None``: told to end."""
+    future: Future[LoadedEngine] = Future()
+    # From here on nobody can cancel it, so the thread may always settle it.
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(load())
+        except BaseException as error:  # noqa: BLE001 - raised again in the loop
+            future.set_exception(error)
+
+    # A daemon: who is told to end while a model loads does not wait for it.
+    threading.Thread(target=run, name="hybrid-load", daemon=True).start()
+    loaded = asyncio.wrap_future(future)
+    await ending.wait_or(loaded)
+    if loaded.done():
+        return loaded.result()
+    loaded.cancel()
+    return None
+
+
+class _Server:
+    """What runs between the loading of an engine and its end."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        tokens: Sequence[str],
+        door: FrontDoor,
+        ending: Ending,
+    ) -> None:
+        self._config: Final = config
+        self._tokens: Final = tokens
+        self._door: Final = door
+        self._ending: Final = ending
+
+    async def serve(
+        self, loaded: LoadedEngine, announce: Callable[[Addresses], None]
+    ) -> None:
+        """Serve an engine until the server is to end; close the engine."""
+        config = self._config
+        model = ServedModel.of(loaded, name=config.served_model_name)
+        if config.http_port is not None and model.tokenizer is None:
+            loaded.engine.close()
+            raise ConfigError(
+                f"http_port is {config.http_port}, which needs a model with a "
+                f"tokenizer: {model.name} has none"
+            )
+        limits = AdmissionLimits(
+            max_requests=config.max_requests, max_tokens=config.max_inflight_tokens
+        )
+        async with AsyncHybridEngine(loaded.engine) as engine:
+            host = EngineHost(engine, model, limits)
+            watch = asyncio.create_task(self._watch(engine))
+            try:
+                await self._run(host, announce)
+            finally:
+                watch.cancel()
+
+    async def _run(
+        self, host: EngineHost, announce: Callable[[Addresses], None]
+    ) -> None:
+        door, ending = self._door, self._ending
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
+            VllmEngineService(host), door.services
+        )
+        await door.set_ready()
+        gateway = await self._start_gateway()
+        try:
+            if not ending.is_asked:
+                url = None if gateway is None else gateway.url
+                announce(Addresses(door.address, url))
+            await ending.wait()
+        finally:
+            # Clients hear first that the server ends, then that their requests do.
+            await door.set_ending()
+            host.begin_drain()
+            if gateway is not None:
+                gateway.begin_stop()
+            await host.drain(self._config.shutdown_timeout_s)
+            if gateway is not None:
+                await gateway.stop()
+            await door.close()
+
+    async def _start_gateway(self) -> Gateway | None:
+        """Start it, unless the server is to end before it is ready."""
+        if self._door.gateway_listener is None:
+            return None
+        start = asyncio.create_task(
+            Gateway.start(
+                self._config,
+                self._door.gateway_listener,
+                self._tokens,
+                self._ending.fail,
+            )
+        )
+        await self._ending.wait_or(start)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait({start})
+            return None
+        return start.result()
+
+    async def _watch(self, engine: AsyncHybridEngine) -> None:
+        await engine.has_ended.wait()
+        self._ending.fail("the engine has ended by an error; see its event")
