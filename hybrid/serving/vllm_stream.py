@@ -57,10 +57,10 @@ class AnswerMessages:
         self, output: RequestOutput, sample: CompletionOutput
     ) -> Iterator[Any]:
         start = self._num_sent[sample.index]
-        news = self._news(output, sample, start)
-        prompt = {} if self._stream and start else self._prompt(output)
         token_ids = sample.token_ids[start:]
+        news = self._news(output, sample, start)
         if self._stream and token_ids:
+            prompt = {} if start else self._prompt(output)
             chunk = pb.GenerateStreamChunk(token_ids=token_ids, **news, **prompt)
             yield pb.GenerateResponse(chunk=chunk)
             self._num_sent[sample.index] = len(sample.token_ids)
@@ -71,7 +71,7 @@ class AnswerMessages:
             output_ids=token_ids,
             finish_reason=sample.finish_reason.value,
             **news,
-            **({} if self._stream else prompt),
+            **({} if self._stream else self._prompt(output)),
         )
         if isinstance(sample.stop_reason, str):
             complete.matched_stop_str = sample.stop_reason
