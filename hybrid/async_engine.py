@@ -7,8 +7,6 @@ free before the next plan is made.
 """
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from itertools import count
@@ -27,7 +25,9 @@ from hybrid.scheduler import (
 from hybrid.scheduler.shown_value import shown
 
 from .engine import HybridEngine
+from .engine_thread import EngineThread
 from .input_processor import check_request_id
+from .kv_event_hub import KvEventBatch, KvEventHub, KvSubscription
 from .metrics import EngineSnapshot
 from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
@@ -50,8 +50,6 @@ class AsyncHybridEngine:
         """Start the engine's thread; call within the event loop that will read."""
         self._engine: Final = engine
         self._loop: Final = asyncio.get_running_loop()
-        self._inbox: Final[deque[Callable[[], None]]] = deque()
-        self._wake: Final = threading.Condition()
         self._mailboxes: Final[dict[str, OutputMailbox]] = {}
         """Of the event loop: requests that somebody reads."""
         self._owners: Final[dict[str, OutputMailbox]] = {}
@@ -59,24 +57,26 @@ class AsyncHybridEngine:
         again for another reader while the last outputs of its first use are under way.
         """
         self._ids: Final = count()
-        self._snapshot = engine.stats()
+        self._kv_events: Final = KvEventHub(engine.scheduler, self._to_loop)
+        self._subscriptions: Final[set[KvSubscription]] = set()
+        """Of the event loop: those that somebody reads."""
+        self._answers: Final[set[asyncio.Future[bool]]] = set()
+        """Of the event loop: what the engine's thread was asked."""
         self._error: Exception | None = None
-        self._is_closing = False
         self.has_ended: Final = asyncio.Event()
         """Set once no request is answered any more, by whatever end."""
-        self._thread: Final = threading.Thread(
-            target=self._run, name="hybrid-engine", daemon=True
+        self._thread: Final = EngineThread(
+            engine, took_turn=self._took_turn, ended=self._ended
         )
-        self._thread.start()
 
     @property
     def is_running(self) -> bool:
         """Whether requests are taken."""
-        return self._error is None and not self._is_closing
+        return self._error is None and not self._thread.is_closing
 
     def stats(self) -> EngineSnapshot:
         """Counters and gauges as of the last step."""
-        return self._snapshot
+        return self._thread.snapshot
 
     async def generate(
         self,
@@ -115,7 +115,7 @@ class AsyncHybridEngine:
                 sampling_params,
                 priority=priority,
             )
-            self._send(partial(self._add, request, text, mailbox))
+            self._thread.send(partial(self._add, request, text, mailbox))
             while not is_over:
                 output = await mailbox.get()
                 is_over = output.finished
@@ -123,7 +123,7 @@ class AsyncHybridEngine:
         finally:
             del self._mailboxes[request_id]
             if not is_over:
-                self._send(partial(self._leave, request_id, mailbox))
+                self._thread.send(partial(self._leave, request_id, mailbox))
 
     def _new_id(self, request_id: str | None) -> str:
         """Check a caller's id, or make one."""
@@ -143,7 +143,43 @@ class AsyncHybridEngine:
         mailbox = self._mailboxes.get(request_id)
         if mailbox is not None:
             mailbox.is_aborted = True
-        self._send(partial(self._abort, request_id))
+        self._thread.send(partial(self._abort, request_id))
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget cached prefixes; ``False`` (and nothing done) while any is in use.
+
+        Raises:
+            EngineClosed: the engine has ended.
+        """
+        self._check_open()
+        answer: asyncio.Future[bool] = self._loop.create_future()
+        self._answers.add(answer)
+        try:
+            self._thread.send(partial(self._reset, answer))
+            return await answer
+        finally:
+            self._answers.remove(answer)
+
+    async def subscribe_kv_events(self) -> AsyncGenerator[KvEventBatch]:
+        """Tell what can be found in the prefix cache, now and after every step.
+
+        The first batch leads from any state to the present one.
+
+        Raises:
+            UnsupportedFeature: the engine's scheduler cannot tell.
+            Overloaded: the reader has fallen behind and is told no more.
+            EngineClosed: the engine has ended.
+        """
+        self._check_open()
+        subscription = KvSubscription()
+        self._subscriptions.add(subscription)
+        try:
+            self._thread.send(partial(self._kv_events.add, subscription))
+            while True:
+                yield await subscription.get()
+        finally:
+            self._subscriptions.remove(subscription)
+            self._thread.send(partial(self._kv_events.remove, subscription))
 
     async def close(self) -> None:
         """End every request as aborted, stop the thread, free the executor.
@@ -152,12 +188,8 @@ class AsyncHybridEngine:
             EngineFailed: the executor, or another part, did not return within
                 ``CLOSE_TIMEOUT_S``; every reader has been told, the thread is left.
         """
-        if not self._is_closing:
-            self._is_closing = True
-            with self._wake:
-                self._wake.notify()
-        await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
+        self._thread.begin_close()
+        if not await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S):
             self._error = EngineFailed(
                 f"the engine did not stop within {CLOSE_TIMEOUT_S:g} s: the "
                 f"{self._engine.executor_name}, or another part, does not return"
@@ -180,55 +212,18 @@ class AsyncHybridEngine:
     def _check_open(self) -> None:
         if self._error is not None:
             raise EngineClosed(str(self._error))
-        if self._is_closing:
+        if self._thread.is_closing:
             raise EngineClosed("the engine was closed")
-
-    def _send(self, command: Callable[[], object]) -> None:
-        with self._wake:
-            self._inbox.append(command)  # type: ignore[arg-type] # its result is dropped
-            self._wake.notify()
 
     # Below: the engine's thread.
 
-    def _run(self) -> None:
-        try:
-            self._serve()
-            self._post(self._engine.close())
-        except BaseException as error:  # noqa: BLE001 - every reader is told of it
-            # Libraries in other languages raise panics that are no Exception.
-            if isinstance(error, EngineFailed):
-                # The answers that had finished in the very step.
-                self._post([output for output in error.outputs if not output.error])
-            self._error = (
-                error
-                if isinstance(error, Exception)
-                else EngineFailed(f"the engine's thread ended: {error!r}")
-            )
+    def _took_turn(self, outputs: list[RequestOutput]) -> None:
+        self._post(outputs)
+        self._kv_events.publish()
+
+    def _ended(self, error: Exception | None) -> None:
+        self._error = error or self._error
         self._to_loop(self._fail_all)
-
-    def _serve(self) -> None:
-        try:
-            while self._wait_for_work():
-                while self._inbox:
-                    self._inbox.popleft()()
-                if self._engine.has_unfinished_requests():
-                    self._post(self._engine.step())
-                self._snapshot = self._engine.stats()
-        except BaseException:
-            self._engine.close()
-            raise
-
-    def _wait_for_work(self) -> bool:
-        """Sleep while there is nothing to do; whether to go on."""
-        with self._wake:
-            self._wake.wait_for(
-                lambda: (
-                    self._is_closing
-                    or self._inbox
-                    or self._engine.has_unfinished_requests()
-                )
-            )
-        return not self._is_closing
 
     def _add(
         self, request: GenerateRequest, text: str | None, mailbox: OutputMailbox
@@ -236,7 +231,7 @@ class AsyncHybridEngine:
         try:
             self._engine.add_processed(request, text)
         except Exception as error:  # noqa: BLE001 - its own reader is told of it
-            self._to_loop(mailbox.fail, error)
+            self._to_loop(partial(mailbox.fail, error))
         else:
             self._owners[request.request_id] = mailbox
             if mailbox.is_aborted:
@@ -254,6 +249,10 @@ class AsyncHybridEngine:
         if output is not None:
             self._post([output])
 
+    def _reset(self, answer: asyncio.Future[bool]) -> None:
+        is_done = self._engine.reset_prefix_cache()
+        self._to_loop(partial(_settle, answer, is_done))
+
     def _post(self, outputs: list[RequestOutput]) -> None:
         letters = [
             (self._owners[output.request_id], output)
@@ -265,11 +264,11 @@ class AsyncHybridEngine:
                 self._owners.pop(output.request_id, None)
         if letters:
             # One wake-up of the loop per step, however many requests it advanced.
-            self._to_loop(_deliver, letters)
+            self._to_loop(partial(_deliver, letters))
 
-    def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+    def _to_loop(self, callback: Callable[[], None]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            self._loop.call_soon_threadsafe(callback)
 
     # Below: the event loop.
 
@@ -277,9 +276,19 @@ class AsyncHybridEngine:
         error = self._error or EngineClosed("the engine was closed")
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
+        for subscription in self._subscriptions:
+            subscription.fail(error)
+        for answer in self._answers:
+            if not answer.done():
+                answer.set_exception(error)
         self.has_ended.set()
 
 
 def _deliver(letters: Sequence[tuple[OutputMailbox, RequestOutput]]) -> None:
     for mailbox, output in letters:
         mailbox.put(output)
+
+
+def _settle(answer: asyncio.Future[bool], value: bool) -> None:
+    if not answer.done():
+        answer.set_result(value)

@@ -20,35 +20,41 @@ class KvReplay:
 
     def __init__(self, scheduler: PagedScheduler) -> None:
         self.scheduler = scheduler
-        self.blocks: dict[int, Block] = {}
-        self.apply(scheduler.start_kv_events())
+        self.blocks = apply_events({}, scheduler.start_kv_events())
 
     def update(self) -> None:
         """Take what was recorded since; the result must be what the pool holds."""
-        self.apply(self.scheduler.take_kv_events())
+        apply_events(self.blocks, self.scheduler.take_kv_events())
         assert self.blocks == findable_blocks(self.scheduler)
 
-    def apply(self, events: Iterable[KvEvent]) -> None:
-        """Apply events in order; each must fit what came before it."""
-        for event in events:
-            match event:
-                case BlocksStored():
-                    self._store(event)
-                case BlocksRemoved(block_hashes):
-                    for block_hash in block_hashes:
-                        del self.blocks[block_hash]
-                case CacheCleared():
-                    self.blocks.clear()
 
-    def _store(self, event: BlocksStored) -> None:
-        size, parent = event.block_size, event.parent_hash
-        assert len(event.token_ids) == size * len(event.block_hashes)
-        for index, block_hash in enumerate(event.block_hashes):
-            assert block_hash not in self.blocks, "stored twice"
-            assert -(2**63) <= block_hash < 2**63
-            tokens = event.token_ids[index * size : (index + 1) * size]
-            self.blocks[block_hash] = (parent, tokens)
-            parent = block_hash
+def apply_events(
+    blocks: dict[int, Block], events: Iterable[KvEvent]
+) -> dict[int, Block]:
+    """Apply events in order to these blocks; each must fit what came before it."""
+    for event in events:
+        match event:
+            case BlocksStored():
+                _store(blocks, event)
+            case BlocksRemoved(block_hashes):
+                for block_hash in block_hashes:
+                    del blocks[block_hash]
+            case CacheCleared():
+                blocks.clear()
+    return blocks
+
+
+def _store(blocks: dict[int, Block], event: BlocksStored) -> None:
+    size, parent = event.block_size, event.parent_hash
+    assert len(event.token_ids) == size * len(event.block_hashes)
+    for index, block_hash in enumerate(event.block_hashes):
+        assert block_hash not in blocks, "stored twice"
+        assert -(2**63) <= block_hash < 2**63
+        blocks[block_hash] = (
+            parent,
+            event.token_ids[index * size : (index + 1) * size],
+        )
+        parent = block_hash
 
 
 def findable_blocks(scheduler: PagedScheduler) -> dict[int, Block]:
