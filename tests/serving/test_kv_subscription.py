@@ -1,6 +1,7 @@
 """Readers of KV events: numbers, late comers, slow ones, ends; resets of the cache."""
 
 import asyncio
+import threading
 from contextlib import aclosing
 
 import pytest
@@ -175,11 +176,12 @@ def test_closing_ends_a_subscription() -> None:
 
 def test_an_engine_that_fails_ends_subscriptions_and_resets() -> None:
     """Nobody waits for an engine that is gone; all are told the reason."""
-    executor = HeldExecutor()
+    running, gate = threading.Event(), threading.Event()
 
     def fault(plan: StepPlan) -> None:
         if plan.step:
-            executor._gate.wait(timeout=60)
+            running.set()
+            assert gate.wait(timeout=60), "nobody let the executor go"
             raise RuntimeError("device lost")
 
     async def body(serving: AsyncHybridEngine) -> None:
@@ -187,10 +189,11 @@ def test_an_engine_that_fails_ends_subscriptions_and_resets() -> None:
         await anext(subscription)
         stream = serving.generate([1, 2, 3], LONG)
         await anext(stream)
+        await asyncio.to_thread(running.wait, 60)
         waiting = asyncio.ensure_future(anext(subscription))
         reset = asyncio.ensure_future(serving.reset_prefix_cache())
         await asyncio.sleep(0)
-        executor.let_go()
+        gate.set()
         results = await asyncio.gather(waiting, reset, return_exceptions=True)
         assert [type(result) for result in results] == [ExecutorFailed] * 2
         with pytest.raises(ExecutorFailed):
