@@ -49,7 +49,7 @@ def _check_whole_blocks(config: SchedulerConfig) -> None:
         if value is not None and value < config.block_size:
             raise ConfigError(
                 f"{name} is {value}, must be at least block_size={config.block_size} "
-                "while align_chunks is True: a prompt is cut at block boundaries only"
+                "where prompts are cut at block boundaries only, as the executor asks"
             )
 
 

@@ -15,11 +15,11 @@ def engine_refusal(machine: Machine) -> str | None:
     Returns:
         The reason, or ``None``.
     """
-    if find_spec("tensorrt_llm") is None:
-        return "the package tensorrt_llm is not installed"
     device = machine.kernel_device
     if device not in machine.devices:
         return f"engines need a {device} device, which is not to be had here"
+    if find_spec("tensorrt_llm") is None:
+        return "the package tensorrt_llm is not installed"
     try:
         version = installed_version()
     except UnsupportedFeature as error:

@@ -85,8 +85,6 @@ def flashinfer_refusal(machine: Machine, needs: AttentionNeeds | None) -> str | 
 
 
 def _machine_refusal(machine: Machine) -> str | None:
-    if find_spec("flashinfer") is None:
-        return "FlashInfer is not installed (pip install flashinfer-python)"
     device, capability = machine.kernel_device, machine.compute_capability
     if device not in machine.devices or capability is None:
         return f"its kernels need a {device} device, which is not to be had here"
@@ -94,6 +92,8 @@ def _machine_refusal(machine: Machine) -> str | None:
         known = ", ".join(f"SM{major}{minor}" for major, minor in KERNEL_SETS)
         major, minor = capability
         return f"its kernels are for {known}; this GPU is SM{major}{minor}"
+    if find_spec("flashinfer") is None:
+        return "FlashInfer is not installed (pip install flashinfer-python)"
     if device == "cuda" and find_spec("triton") is None:
         return "Triton is not installed, by which the new K and V are written"
     return None

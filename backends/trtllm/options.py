@@ -1,8 +1,8 @@
 """The options of executor ``tensorrt_llm``, checked."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Final
 
 from hybrid.scheduler.errors import ConfigError
@@ -12,6 +12,10 @@ from .scaled_kv_pool import FP8
 
 ATTENTIONS: Final = ("auto", "thop", "flashinfer", "torch")
 KV_DTYPES: Final = ("auto", FP8)
+MIN_SCALE: Final = 1e-6
+MAX_SCALE: Final = 128.0
+"""The largest 8-bit float times this is still a float16; below the smallest nothing
+that a model computes would fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,10 @@ class Options:
         _check_choice("kv_dtype", options.kv_dtype, KV_DTYPES)
         _check_choice("cuda_graphs", options.cuda_graphs, (True, False))
         scale = options.kv_scale
-        if not _is_positive(scale):
+        if not _is_scale(scale):
             raise ConfigError(
-                f"executor tensorrt_llm: kv_scale is {shown(scale)}, must be a finite "
-                "number above 0"
+                f"executor tensorrt_llm: kv_scale is {shown(scale)}, must be a number "
+                f"from {MIN_SCALE} to {MAX_SCALE}"
             )
         options = replace(options, kv_scale=float(scale))
         if scale != 1 and options.kv_dtype == "auto":
@@ -62,10 +66,10 @@ class Options:
         return options
 
 
-def _is_positive(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _is_scale(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return math.isfinite(value) and value > 0
+    return MIN_SCALE <= float(value) <= MAX_SCALE
 
 
 def _check_choice(name: str, value: object, choices: tuple[Any, ...]) -> None:

@@ -53,7 +53,7 @@ def explain(machine: Machine) -> tuple[Implementation, ...]:
 
     engine = Implementation(
         name="engine",
-        description="whatever trtllm-build made, where the model is that",
+        description="taken where the model is an engine that trtllm-build made",
         reason=engine_refusal(machine),
     )
     attentions = tuple(
@@ -64,7 +64,7 @@ def explain(machine: Machine) -> tuple[Implementation, ...]:
         )
         for name, find in IMPLEMENTATIONS.items()
     )
-    return (engine, *attentions)
+    return (*attentions, engine)
 
 
 def choose_attention(
@@ -88,5 +88,8 @@ def choose_attention(
         if reason is None:
             return AttentionChoice(name, attention, reasons)
         reasons[name] = reason
-    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    raise ConfigError(f"executor tensorrt_llm: no attention can serve: {told}")
+    # Of auto there is always one that can.
+    raise ConfigError(
+        f"executor tensorrt_llm: attention {wanted!r} cannot serve: {reasons[wanted]} "
+        "(`hybrid executors --explain` lists what can)"
+    )

@@ -36,11 +36,11 @@ def thop_refusal(machine: Machine, needs: AttentionNeeds | None) -> str | None:
     Returns:
         The reason, or ``None``.
     """
-    if find_spec("tensorrt_llm") is None:
-        return "the package tensorrt_llm is not installed"
     device, capability = machine.kernel_device, machine.compute_capability
     if device not in machine.devices or capability is None:
         return f"its kernels need a {device} device, which is not to be had here"
+    if find_spec("tensorrt_llm") is None:
+        return "the package tensorrt_llm is not installed"
     if needs is None:
         return None
     if needs.device != device:

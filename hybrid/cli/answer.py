@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hybrid.scheduler.errors import SamplingFailed
+
 from .standard_streams import stdout
 
 if TYPE_CHECKING:
@@ -83,6 +85,9 @@ def follow(
 
     Returns:
         The answer; ``None`` if it was stopped before anything came.
+
+    Raises:
+        SamplingFailed: the request ended in an error; its text so far is written.
     """
     started_s = time.perf_counter()
     first_s: float | None = None
@@ -105,6 +110,10 @@ def follow(
             close()
     if last is None:
         return None
+    if last.error is not None:
+        if num_written:
+            write_now("\n")
+        raise SamplingFailed(last.error, request_id=last.request_id)
     return Answer(last, first_s or 0.0, time.perf_counter() - started_s)
 
 

@@ -108,14 +108,14 @@ class Conversation:
                 note(_HELP)
 
     def _answer(self, text: str) -> None:
-        from hybrid.scheduler.errors import InvalidRequest  # noqa: PLC0415 - light start
+        from hybrid.scheduler.errors import InvalidRequest, SamplingFailed  # noqa: PLC0415 - light start
 
         asked = [*self._messages, {"role": "user", "content": text}]
         try:
             with InterruptFlag() as interrupt:
                 outputs = self._llm.stream_chat(asked, self._params)
                 answer = follow(outputs, write_now, interrupt.is_set)
-        except InvalidRequest as error:
+        except (InvalidRequest, SamplingFailed) as error:
             if not self._at_terminal:
                 raise
             note(f"error: {describe(error)}")

@@ -89,7 +89,7 @@ def test_a_model_that_answers_otherwise_than_transformers_is_refused(
 ) -> None:
     """A switch of the configuration that ours does not know shows in the logits."""
     monkeypatch.setattr(Llama, "_rotate", lambda *_: None)
-    with pytest.raises(UnsupportedFeature, match="differs from transformers'"):
+    with pytest.raises(UnsupportedFeature, match="differs from transformers' by more than rounding"):
         load_trtllm(write_tiny_model(tmp_path, "llama"))
 
 
@@ -106,7 +106,7 @@ def test_a_weight_that_is_no_number_is_named(tmp_path: Path) -> None:
 
 def test_an_attention_that_cannot_serve_is_an_error(tmp_path: Path) -> None:
     """It was asked for by name: no other takes its place."""
-    with pytest.raises(ConfigError, match="no attention can serve: thop: "):
+    with pytest.raises(ConfigError, match="attention 'thop' cannot serve: its kernels need a cuda device"):
         load_trtllm(write_tiny_model(tmp_path, "llama"), attention="thop")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,8 @@ class ScriptedLLM:
     answer = "Paris."
     error: BaseException | None = None
     """Raised in place of an answer."""
+    breaks_off: str | None = None
+    """What an answer ends with, in place of its end."""
     instances: list["ScriptedLLM"]
 
     def __init__(self, **keywords: Any) -> None:
@@ -107,7 +110,12 @@ class ScriptedLLM:
         try:
             for end in range(1, len(self.answer) + 1):
                 yield make_output([self.answer[:end]] * num_samples)
-            yield make_output([self.answer] * num_samples, reason=FinishReason.STOP)
+            texts = [self.answer] * num_samples
+            if self.breaks_off is not None:
+                broken = make_output(texts, reason=FinishReason.ERROR)
+                yield replace(broken, error=self.breaks_off)
+                return
+            yield make_output(texts, reason=FinishReason.STOP)
         except GeneratorExit:
             self.num_aborted += 1
             raise

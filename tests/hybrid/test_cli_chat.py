@@ -143,6 +143,17 @@ def test_at_a_terminal_an_error_is_reported_and_forgotten(
     assert contents(llm) == [["one"], ["two"]]
 
 
+def test_at_a_terminal_an_answer_that_breaks_off_is_forgotten(
+    llm: type[ScriptedLLM], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """The conversation goes on without it."""
+    type_lines(monkeypatch, "one", "two")
+    llm.breaks_off = "highest logit is nan"
+    assert run(["chat", "-m", "x"]) == 0
+    assert capsys.readouterr().err.count("error: highest logit is nan\n") == 2
+    assert contents(llm) == [["one"], ["two"]]
+
+
 @pytest.mark.usefixtures("llm")
 def test_ctrl_d_leaves(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     """The end of input is success."""

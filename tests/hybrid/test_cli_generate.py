@@ -266,6 +266,17 @@ def test_whatever_fails_is_one_line(
     assert llm.instances[0].is_closed
 
 
+def test_an_answer_that_breaks_off_is_an_error(
+    llm: type[ScriptedLLM], capsys: Captured
+) -> None:
+    """What came is shown; the reason and the exit code say that it is not all."""
+    llm.breaks_off = "highest logit is nan"
+    assert run(["generate", "-m", "x", "p"]) == 1
+    assert capsys.readouterr() == ("Paris.\n", "error: highest logit is nan\n")
+    assert run(["generate", "-m", "x", "p", "--json"]) == 1
+    assert capsys.readouterr() == ("", "error: highest logit is nan\n")
+
+
 def test_a_traceback_is_there_for_who_wants_it(
     llm: type[ScriptedLLM], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
