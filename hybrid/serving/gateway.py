@@ -10,7 +10,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from math import ceil
@@ -108,7 +108,7 @@ class Gateway:
         """Have it refuse requests and end once those that it has are answered."""
         if self._end is not None:
             self._end.cancel()
-        if self._process.returncode is None:
+        with suppress(ProcessLookupError):
             self._process.terminate()
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -117,8 +117,9 @@ class Gateway:
         try:
             await asyncio.wait_for(self._process.wait(), timeout_s)
         except TimeoutError:
-            log.warning("gateway.killed", timeout_s=timeout_s)
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                self._process.kill()
+                log.warning("gateway.killed", timeout_s=timeout_s)
             await self._process.wait()
         await self._lines
 
