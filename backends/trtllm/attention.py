@@ -43,6 +43,8 @@ class AttentionNeeds:
     """Factor of the scores before the softmax."""
     kv_scale: float = 1.0
     """Stored number times this = the true K or V, where the pool is quantised."""
+    compute_capability: tuple[int, int] | None = None
+    """(major, minor) of the GPU, for those whose kernels differ by it."""
 
 
 class Attention(ABC):
@@ -74,6 +76,16 @@ class Attention(ABC):
             The reason, or ``None`` if it can.
         """
 
+    @classmethod
+    def workspace_bytes(cls, needs: AttentionNeeds) -> int:
+        """Tell what memory it will take beside the pool: large things alone.
+
+        Args:
+            needs: of the loaded model, whose pool is not yet made.
+        """
+        del needs
+        return 0
+
     @abstractmethod
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         """Bind to the pool; make all buffers that a step needs.
@@ -101,6 +113,14 @@ class Attention(ABC):
                 token's queries, keys, values, head by head.
             output: ``[N, num_heads * head_dim]``, contiguous; written.
         """
+
+    @property
+    def capture_key(self) -> int:
+        """Equal as long as the addresses hold that captured launches know.
+
+        Only an ``attend`` may change it: by moving memory that was too small.
+        """
+        return 0
 
     def captured(self, num_seqs: int) -> AbstractContextManager[None]:
         """Freeze host values at their maxima while a decode step is captured.

@@ -13,12 +13,13 @@ from typing import Final
 
 import torch
 
-from hybrid.bridge import NULL_BLOCK, PackedBatch, pack_batch
+from hybrid.bridge import NULL_BLOCK, pack_batch
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, StepPlan
 from hybrid.scheduler.sampling_params import SamplingParams
 
 from .attention import Attention
+from .sent_array import SentArray
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """``[N]`` ids and ``[N]`` positions to ``[N, vocab_size]`` logits."""
@@ -75,8 +76,23 @@ def pad_plan(plan: StepPlan, num_seqs: int) -> StepPlan:
     return replace(plan, scheduled=plan.scheduled + padding)
 
 
+def graph_memory_bytes(max_num_seqs: int, vocab_size: int, dtype: torch.dtype) -> int:
+    """Memory that graphs of all sizes keep: the logits of each are its own.
+
+    What else a step needs they share, and it is little beside.
+    """
+    num_rows = sum(_sizes(max_num_seqs))
+    return num_rows * vocab_size * dtype.itemsize
+
+
+def _sizes(max_num_seqs: int) -> list[int]:
+    """Powers of two, and the most there may be."""
+    powers = range((max_num_seqs - 1).bit_length())
+    return [*(1 << power for power in powers), max_num_seqs]
+
+
 class DecodeGraphs:
-    """Graphs by number of sequences: powers of two, and the most there may be."""
+    """Graphs by number of sequences, of ``_sizes``."""
 
     def __init__(
         self,
@@ -84,18 +100,18 @@ class DecodeGraphs:
         attention: Attention,
         max_num_seqs: int,
         device: torch.device,
-        capture: Capture | None = None,
+        new_capture: Callable[[], Capture] = cuda_graph_capture,
     ) -> None:
         self._forward: Final = forward
         self._attention: Final = attention
         self._max_num_seqs: Final = max_num_seqs
-        self._capture: Final = capture or cuda_graph_capture()
-        # Rows: ids, positions. Filled on the host, copied while the host goes on.
-        self._host: Final = torch.zeros(
-            (2, max_num_seqs), dtype=torch.int64, pin_memory=device.type == "cuda"
-        )
-        self._inputs: Final = self._host.to(device, copy=True)
+        self._sizes: Final = _sizes(max_num_seqs)
+        self._new_capture: Final = new_capture
+        self._capture = new_capture()
+        # Rows: ids, positions.
+        self._inputs: Final = SentArray.zeros((2, max_num_seqs), torch.int64, device)
         self._captured: Final[dict[int, CapturedStep]] = {}
+        self._key = attention.capture_key
 
     def takes(self, plan: StepPlan) -> bool:
         """Whether a step is nothing but generations, each of whose logits is wanted."""
@@ -112,24 +128,29 @@ class DecodeGraphs:
             ``[S, vocab_size]``, overwritten by the next call.
         """
         num_seqs = len(plan.scheduled)
-        size = min(1 << (num_seqs - 1).bit_length(), self._max_num_seqs)
+        size = next(size for size in self._sizes if size >= num_seqs)
         padded = pad_plan(plan, size)
         batch = pack_batch(padded)
         self._attention.begin_step(padded, batch)
-        self._fill(batch)
-        step = self._captured.get(size)
-        if step is None:
-            step = self._captured[size] = self._record(size)
+        ids, positions = self._inputs.put(batch.input_ids, batch.positions)
+        self._drop_outdated()
+        while size not in self._captured:
+            self._captured[size] = self._record(ids, positions)
+            # What it launches may itself have moved memory.
+            self._drop_outdated()
+        step = self._captured[size]
         step.replay()
         return step.output[:num_seqs]
 
-    def _fill(self, batch: PackedBatch) -> None:
-        size = len(batch.input_ids)
-        rows = self._host[:, :size].numpy()
-        rows[0], rows[1] = batch.input_ids, batch.positions
-        self._inputs.copy_(self._host, non_blocking=True)
+    def _drop_outdated(self) -> None:
+        """Forget graphs that know addresses which are no longer right."""
+        key = self._attention.capture_key
+        if key != self._key:
+            self._captured.clear()
+            # torch takes no memory of graphs for others once the last of them is gone.
+            self._capture = self._new_capture()
+            self._key = key
 
-    def _record(self, size: int) -> CapturedStep:
-        ids, positions = self._inputs[0, :size], self._inputs[1, :size]
-        with self._attention.captured(size):
+    def _record(self, ids: torch.Tensor, positions: torch.Tensor) -> CapturedStep:
+        with self._attention.captured(len(ids)):
             return self._capture(lambda: self._forward(ids, positions))

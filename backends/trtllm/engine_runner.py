@@ -21,9 +21,10 @@ from hybrid.scheduler.plan import StepPlan
 from .engine_check import check_engine
 from .engine_config import ENGINE_FILE, read_engine_config
 from .engine_session import EngineSession, installed_version
-from .engine_tensors import INPUT_DTYPES, EngineTensors
+from .engine_tensors import INPUT_DTYPES, EngineTensors, cache_indirection_bytes
 from .machine import Machine
 from .runner import CacheSizes, Runner
+from .sent_array import SentArray
 
 
 class EngineRunner(Runner):
@@ -46,11 +47,16 @@ class EngineRunner(Runner):
         self._engine: Final = read_engine_config(source.path)
         check_engine(self._engine, config, installed_version())
         self._config: Final = config
+        self._max_model_len: Final = config.max_model_len or self._engine.max_seq_len
         self._device: Final = torch.device(config.device)
         self._session: Final = EngineSession(source.path / ENGINE_FILE, INPUT_DTYPES)
         self._tensors: EngineTensors | None = None
         # Before the memory that is left for KV is measured.
         self._logits = self._make_logits(config.max_num_seqs, self._engine.vocab_size)
+        # Of the logits that are wanted, where an engine gives more.
+        self._rows = SentArray.zeros(
+            (1, config.max_num_seqs), torch.int64, self._device
+        )
         # Its own: on the default one TensorRT waits for the device at every step.
         self._stream: Final = (
             torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -79,6 +85,11 @@ class EngineRunner(Runner):
         )
 
     @property
+    def reserved_bytes(self) -> int:
+        """The step's largest tensor: a number for each place of each sequence."""
+        return cache_indirection_bytes(self._config.max_num_seqs, self._max_model_len)
+
+    @property
     def gives_every_row(self) -> bool:
         """Whether it computes logits of every token, as prompt logprobs need.
 
@@ -103,7 +114,7 @@ class EngineRunner(Runner):
             pool,
             max_num_seqs=self._config.max_num_seqs,
             max_num_tokens=self._engine.max_num_tokens,
-            max_model_len=self._config.max_model_len or self._engine.max_seq_len,
+            max_model_len=self._max_model_len,
         )
         return pool
 
@@ -150,7 +161,8 @@ class EngineRunner(Runner):
         logits = logits[:, : self._engine.vocab_size]
         if len(rows) == len(logits):
             return logits
-        return logits[torch.from_numpy(rows).to(self._device)]
+        self._rows = self._rows.at_least(len(rows))
+        return logits.index_select(0, *self._rows.put(rows))
 
     @contextmanager
     def _own_stream(self) -> Iterator[int]:
@@ -158,8 +170,6 @@ class EngineRunner(Runner):
         if self._stream is None:
             yield 0
             return
-        # Nobody waited for a step without logits, and its buffers are filled anew.
-        self._stream.synchronize()
         outer = torch.cuda.current_stream()
         self._stream.wait_stream(outer)
         with torch.cuda.stream(self._stream):

@@ -24,7 +24,7 @@ from hybrid.bridge.trtllm_pools import TrtllmPools
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 
-from .pinned_array import host_allocator
+from .sent_array import SentArray, host_allocator
 
 _INT32: Final = (
     "input_ids",
@@ -57,6 +57,11 @@ _SPLIT_LONG_SEQUENCES: Final = 0
 """The knob ``multi_block_mode``: several thread blocks for one sequence's past."""
 
 
+def cache_indirection_bytes(max_num_seqs: int, max_model_len: int) -> int:
+    """Tell the size of the one input that grows with both."""
+    return max_num_seqs * max_model_len * torch.int32.itemsize
+
+
 class EngineTensors:
     """Fills the buffers of one engine over one block-first pool, where the pool is.
 
@@ -83,21 +88,16 @@ class EngineTensors:
             max_num_blocks=-(-max_model_len // pool.layout.block_size),
             allocate=host_allocator(device),
         )
-        self._host_offsets: Final = torch.from_numpy(self._offsets.array)
-        self._device_offsets: Final = self._host_offsets.to(device, copy=True)
-        sizes = {"input_ids": max_num_tokens, "position_ids": max_num_tokens}
-        self._buffers: Final = {
-            name: _StepBuffer(sizes.get(name, max_num_seqs), device, name)
-            for name in (
-                *sizes,
-                "last_token_ids",
-                "context_lengths",
-                "sequence_length",
-                "host_context_lengths",
-                "host_past_key_value_lengths",
-                "host_request_types",
-            )
-        }
+        (of_pool,) = self._offsets.array
+        self._sent_offsets: Final = SentArray(of_pool, device)
+        self._sent_tokens: Final = SentArray.zeros(
+            (2, max_num_tokens), torch.int32, device
+        )
+        self._sent_lengths: Final = SentArray.zeros(
+            (3, max_num_seqs), torch.int32, device
+        )
+        # Tokens before this step, read on the host alone.
+        self._past: Final = np.zeros(max_num_seqs, np.int32)
         # Which beam a token's K and V are those of: with one beam always the first.
         self._cache_indirection: Final = torch.zeros(
             (max_num_seqs, 1, max_model_len), dtype=torch.int32, device=device
@@ -110,7 +110,7 @@ class EngineTensors:
         self._lease.end()
 
     def fill(self, plan: StepPlan, batch: PackedBatch) -> Mapping[str, torch.Tensor]:
-        """Write one step; the step before must be over.
+        """Write one step; the step before must be enqueued.
 
         Args:
             plan: contexts first; generations have one token each.
@@ -128,24 +128,40 @@ class EngineTensors:
         lengths = self._lengths
         lengths.update(plan)
         assert (lengths.query_lens[plan.num_contexts :] == 1).all(), "no draft tokens"
-        past = lengths.sequence_length.copy()
+        num_seqs = len(plan.scheduled)
+        past = self._past[:num_seqs]
+        past[:] = lengths.sequence_length
         past[plan.num_contexts :] -= 1
-        values: dict[str, NDArray[np.integer]] = {
-            "input_ids": batch.input_ids,
-            "position_ids": batch.positions,
-            "last_token_ids": batch.query_start_loc[1:],
-            "context_lengths": lengths.context_lengths,
-            "sequence_length": lengths.sequence_length,
+        on_host = {
             "host_context_lengths": lengths.context_lengths,
             "host_past_key_value_lengths": past,
             "host_request_types": lengths.request_types,
+            "host_kv_cache_block_offsets": self._offsets.array[:, :num_seqs],
         }
-        num_seqs = len(plan.scheduled)
+        self._sent_offsets.rewrite(lambda: self._offsets.update(plan.scheduled))
         return {
             **self._constants,
-            **{name: self._buffers[name].put(array) for name, array in values.items()},
-            **self._write_offsets(plan),
+            **{name: torch.from_numpy(array) for name, array in on_host.items()},
+            **self._send(batch),
+            # Contiguous, for a block-first pool is one pool to a kernel.
+            "kv_cache_block_offsets": self._sent_offsets.device[None, :num_seqs],
             "cache_indirection": self._cache_indirection[:num_seqs],
+        }
+
+    def _send(self, batch: PackedBatch) -> Mapping[str, torch.Tensor]:
+        lengths = self._lengths
+        ids, positions = self._sent_tokens.put(batch.input_ids, batch.positions)
+        last, context, total = self._sent_lengths.put(
+            batch.query_start_loc[1:],
+            lengths.context_lengths,
+            lengths.sequence_length,
+        )
+        return {
+            "input_ids": ids,
+            "position_ids": positions,
+            "last_token_ids": last,
+            "context_lengths": context,
+            "sequence_length": total,
         }
 
     def _check_size(self, plan: StepPlan) -> None:
@@ -155,42 +171,6 @@ class EngineTensors:
                 f"a step has {num_tokens} tokens, the engine was built for {limit} "
                 "(trtllm-build --max_num_tokens)"
             )
-
-    def _write_offsets(self, plan: StepPlan) -> Mapping[str, torch.Tensor]:
-        written = self._offsets.update(plan.scheduled)
-        if written:
-            # One copy from the first to the last row is dearer in bytes than a copy for
-            # each, and cheaper in launches.
-            rows = slice(written[0], written[-1] + 1)
-            self._device_offsets[:, rows].copy_(
-                self._host_offsets[:, rows], non_blocking=True
-            )
-        num_seqs = len(plan.scheduled)
-        # Contiguous, for a block-first pool is one pool to a kernel.
-        return {
-            "kv_cache_block_offsets": self._device_offsets[:, :num_seqs],
-            "host_kv_cache_block_offsets": self._host_offsets[:, :num_seqs],
-        }
-
-
-class _StepBuffer:
-    """int32 numbers of a step: on the host, and on the device if it reads them."""
-
-    def __init__(self, size: int, device: torch.device, name: str) -> None:
-        self._host: Final = torch.from_numpy(host_allocator(device)((size,)))
-        self._device: Final = (
-            None
-            if name.startswith("host_")
-            else torch.zeros(size, dtype=torch.int32, device=device)
-        )
-
-    def put(self, values: NDArray[np.integer]) -> torch.Tensor:
-        """Write a step's numbers; a view of as many."""
-        host = self._host[: len(values)]
-        host.numpy()[:] = values
-        if self._device is None:
-            return host
-        return self._device[: len(values)].copy_(host, non_blocking=True)
 
 
 def _constants(

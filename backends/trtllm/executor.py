@@ -5,6 +5,7 @@ operator, its kernels in FlashInfer, or plain torch. An engine built by ``trtllm
 runs as it is. Both read and write one block-first pool, TensorRT-LLM's own layout.
 """
 
+from contextlib import AbstractContextManager
 from typing import Final
 
 import torch
@@ -80,24 +81,29 @@ class TrtllmExecutor(Executor):
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         self._config = config
-        self._runner = self._make_runner(model, options, progress)
+        with self._on_device():
+            self._runner = self._make_runner(model, options, progress)
         return self._runner.info
 
     def kv_spec(self) -> KVSpec:
         """Sizes from the model, memory from the device."""
-        sizes = self._loaded().cache
+        runner = self._loaded()
+        sizes = runner.cache
+        with self._on_device():
+            free = free_memory_bytes(torch.device(self._config.device))
         return KVSpec(
             num_layers=sizes.num_layers,
             num_kv_heads=sizes.num_kv_heads,
             head_dim=sizes.head_dim,
             dtype=sizes.dtype,
             order=KVOrder.BLOCK_FIRST,
-            available_bytes=free_memory_bytes(torch.device(self._config.device)),
+            available_bytes=max(0, free - runner.reserved_bytes),
         )
 
     def allocate_kv(self, num_blocks: int) -> KVLayout:
         """See ``Executor``."""
-        self._pool = self._loaded().make_pool(num_blocks)
+        with self._on_device():
+            self._pool = self._loaded().make_pool(num_blocks)
         return self._pool.layout
 
     @torch.inference_mode()
@@ -105,20 +111,24 @@ class TrtllmExecutor(Executor):
         """Copy blocks, run the step, bring its logits to the host."""
         runner, pool = self._loaded(), self._pool
         assert pool is not None, "allocate_kv comes before execute"
-        pool.copy_blocks(plan.block_copies)
-        # To the host, which waits: buffers of this step may be filled for the next.
-        logits = runner.run(plan).to("cpu", torch.float32)
+        with self._on_device():
+            pool.copy_blocks(plan.block_copies)
+            logits = runner.run(plan).to("cpu", torch.float32)
         return ForwardResult(logits=logits)
 
     def close(self) -> None:
         """Drop runner and pool."""
-        if self._runner is not None:
-            self._runner.close()
-        if self._pool is not None:
-            self._pool.lent.release()
-        self._runner = self._pool = None
-        if self._config.device == "cuda":
-            torch.cuda.empty_cache()
+        with self._on_device():
+            if self._runner is not None:
+                self._runner.close()
+            if self._pool is not None:
+                self._pool.lent.release()
+            self._runner = self._pool = None
+            if self._config.device == "cuda":
+                torch.cuda.empty_cache()
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        return self._machine.using(self._config.device)
 
     def _make_runner(
         self, model: ModelSource, options: Options, progress: ProgressCallback | None

@@ -6,8 +6,8 @@ read the pool and do not write it: ``scatter_kv`` does, first. A mixed step is t
 calls, over the contexts and over the generations of the packed tokens.
 
 FMHA v2 derives strides from shapes, so that a layer's K and V views do not serve it. It
-takes pages of K beside V, ``[pages, 2, heads, tokens, dims]``: the whole block-first
-pool is that, and seen from layer l on, block b is its page ``b * num_layers``.
+takes pairs of K beside V, ``[pairs, 2, heads, tokens, dims]``: the whole block-first
+pool is that, and seen from layer l on, block b is its pair ``b * num_layers``.
 
 Source: FlashInfer 0.7.4, ``flashinfer/decode.py``, ``flashinfer/prefill.py``,
 ``csrc/fmha_v2_run.cu``.
@@ -49,11 +49,17 @@ class FlashInferAttention(Attention):
         """See ``flashinfer_refusal``."""
         return flashinfer_refusal(machine, needs)
 
+    @classmethod
+    def workspace_bytes(cls, needs: AttentionNeeds) -> int:
+        """Tell both workspaces together."""
+        del needs
+        return 2 * WORKSPACE_BYTES
+
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         device, layout = pool.memory.device, pool.layout
-        assert layout.order is KVOrder.BLOCK_FIRST, "pages are K beside V"
-        capability = import_module("flashinfer.utils").get_compute_capability(device)
-        prefill = KERNEL_SETS[capability].prefill
+        assert layout.order is KVOrder.BLOCK_FIRST, "pairs are K beside V"
+        assert needs.compute_capability is not None, "refused without a GPU"
+        prefill = KERNEL_SETS[needs.compute_capability].prefill
         self._decode_kernel: Final[Callable[..., Any]] = getattr(
             import_module("flashinfer.decode"), DECODE
         )
@@ -61,7 +67,7 @@ class FlashInferAttention(Attention):
             import_module("flashinfer.prefill"), prefill
         )
         self._uses_fmha_v2: Final = prefill == FMHA_V2
-        # The pages and cells below are addresses in captured graphs.
+        # The pairs and cells below are addresses in captured graphs.
         self._lease: Final = pool.lent.lend(self.name)
         self._needs: Final = needs
         self._is_quantised: Final = needs.kv_dtype != needs.dtype
@@ -69,9 +75,9 @@ class FlashInferAttention(Attention):
         self._score_scale: Final = needs.scale * self._value_scale
         layers = range(layout.num_layers)
         self._cells: Final = [_cells(pool, layer) for layer in layers]
-        pages = pool.memory.view(-1, *layout.shape[2:])
-        self._pages: Final = [pages[layer:] for layer in layers]
-        self._page_tables: torch.Tensor | None = None
+        pairs = pool.memory.view(-1, *layout.shape[2:])
+        self._pairs: Final = [pairs[layer:] for layer in layers]
+        self._pair_tables: torch.Tensor | None = None
         self._step: Final = DeviceStep(needs, device)
         # Two: XQA's begins with semaphores that must be zero at first and stay as XQA
         # leaves them.
@@ -89,7 +95,7 @@ class FlashInferAttention(Attention):
         self._step.update(plan, batch)
         contexts = self._step.contexts
         if contexts is not None and self._uses_fmha_v2:
-            self._page_tables = contexts.tables * len(self._pages)
+            self._pair_tables = contexts.tables * len(self._pairs)
 
     def attend(self, layer: int, qkv: torch.Tensor, output: torch.Tensor) -> None:
         """See ``Attention``."""
@@ -149,9 +155,9 @@ class FlashInferAttention(Attention):
         window_left = self._window_left(layer)
         if self._uses_fmha_v2:
             of_kernel: dict[str, Any] = {
-                "qkv": (queries, self._pages[layer]),
+                "qkv": (queries, self._pairs[layer]),
                 "input_layout": "Q_PAGED_KV_HND",
-                "block_tables": self._page_tables,
+                "block_tables": self._pair_tables,
                 "mask_mode": "causal" if window_left < 0 else "sliding_window",
             }
         else:

@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hybrid.bridge import PackedBatch
 from hybrid.bridge.flashinfer_tables import BlockTables
 from hybrid.scheduler.plan import StepPlan
 
 from .attention import AttentionNeeds
-from .pinned_array import host_allocator
+from .sent_array import SentArray, host_allocator
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +49,26 @@ class Generations:
 
 
 class DeviceStep:
-    """The current step as the kernels read it.
-
-    Host arrays are written anew by each ``update`` while the device may still copy from
-    them; that is sound because every step ends with its logits on the host.
-    """
+    """The current step as the kernels read it."""
 
     def __init__(self, needs: AttentionNeeds, device: torch.device) -> None:
-        allocate = host_allocator(device)
-        self._device: Final = device
         self._tables: Final = BlockTables(
             block_size=needs.block_size,
             max_num_seqs=needs.max_num_seqs,
             max_num_blocks=-(-needs.max_model_len // needs.block_size),
-            allocate=allocate,
+            allocate=host_allocator(device),
         )
-        self._host_tables: Final = torch.from_numpy(self._tables.array)
-        self._device_tables: Final = self._host_tables.to(device, copy=True)
+        self._sent_tables: Final = SentArray(self._tables.array, device)
         # Rows: tokens of each sequence; starts of the contexts' queries, of their KV.
-        self._lengths: Final = allocate((3, needs.max_num_seqs + 1))
-        self._host_lengths: Final = torch.from_numpy(self._lengths)
-        self._device_lengths: Final = self._host_lengths.to(device, copy=True)
-        self._decode_slots: Final = torch.zeros(
-            needs.max_num_seqs, dtype=torch.int64, device=device
+        self._lengths: Final = SentArray.zeros(
+            (3, needs.max_num_seqs + 1), torch.int32, device
         )
-        self.slots = self._decode_slots[:0]
+        # Of decode steps, where a graph finds them, and of any other.
+        self._decode_slots: Final = SentArray.zeros(
+            (1, needs.max_num_seqs), torch.int64, device
+        )
+        self._slots = SentArray.zeros((1, needs.max_num_seqs), torch.int64, device)
+        self.slots = self._decode_slots.device[0, :0]
         """int64 ``[N]``: where each token's K and V go."""
         self.contexts: Contexts | None = None
         """``None``: there are none in this step."""
@@ -84,46 +80,47 @@ class DeviceStep:
         Raises:
             ConfigError: it is larger than the buffers.
         """
-        written = self._tables.update(plan.scheduled)
-        if written:
-            # One copy, of what lies between as well: cheaper than many small ones.
-            rows = slice(written[0], written[-1] + 1)
-            self._device_tables[rows].copy_(self._host_tables[rows], non_blocking=True)
-        self._send_lengths(batch)
-        slots = torch.from_numpy(self._tables.slot_mapping(batch))
+        self._sent_tables.rewrite(lambda: self._tables.update(plan.scheduled))
+        slots = self._tables.slot_mapping(batch)
         if batch.num_contexts:
-            self.slots = slots.to(self._device)
-        else:
-            self.slots = self._decode_slots[: len(slots)].copy_(slots)
-        self.contexts = self._contexts(batch) if batch.num_contexts else None
-        has_generations = batch.num_contexts < len(batch.seq_lens)
-        self.generations = self._generations(batch) if has_generations else None
+            self._slots = self._slots.at_least(len(slots))
+        sent = self._slots if batch.num_contexts else self._decode_slots
+        (self.slots,) = sent.put(slots)
+        kv_lens, *starts = self._lengths.put(batch.seq_lens, *_starts(batch))
+        self.contexts = self.generations = None
+        if batch.num_contexts:
+            self.contexts = self._contexts(batch, kv_lens, starts)
+        if batch.num_contexts < len(batch.seq_lens):
+            self.generations = self._generations(batch, kv_lens)
 
-    def _send_lengths(self, batch: PackedBatch) -> None:
-        num_contexts = batch.num_contexts
-        kv_lens, query_starts, kv_starts = self._lengths
-        kv_lens[: len(batch.seq_lens)] = batch.seq_lens
-        query_starts[: num_contexts + 1] = batch.query_start_loc[: num_contexts + 1]
-        np.cumsum(batch.seq_lens[:num_contexts], out=kv_starts[1 : num_contexts + 1])
-        self._device_lengths.copy_(self._host_lengths, non_blocking=True)
-
-    def _contexts(self, batch: PackedBatch) -> Contexts:
+    def _contexts(
+        self, batch: PackedBatch, kv_lens: torch.Tensor, starts: list[torch.Tensor]
+    ) -> Contexts:
         count = batch.num_contexts
-        kv_lens, query_starts, kv_starts = self._device_lengths
+        query_starts, kv_starts = starts
         return Contexts(
             num_tokens=batch.num_context_tokens,
-            tables=self._device_tables[:count],
+            tables=self._sent_tables.device[:count],
             kv_lens=kv_lens[:count],
-            query_starts=query_starts[: count + 1],
-            kv_starts=kv_starts[: count + 1],
+            query_starts=query_starts,
+            kv_starts=kv_starts,
             max_query_len=int(batch.query_lens[:count].max()),
             max_kv_len=int(batch.seq_lens[:count].max()),
         )
 
-    def _generations(self, batch: PackedBatch) -> Generations:
+    def _generations(self, batch: PackedBatch, kv_lens: torch.Tensor) -> Generations:
         rows = slice(batch.num_contexts, len(batch.seq_lens))
         return Generations(
-            tables=self._device_tables[rows],
-            kv_lens=self._device_lengths[0, rows],
+            tables=self._sent_tables.device[rows],
+            kv_lens=kv_lens[rows],
             max_kv_len=int(batch.seq_lens[rows].max()),
         )
+
+
+def _starts(batch: PackedBatch) -> tuple[NDArray[np.integer], ...]:
+    """Sums of the contexts' queries and of their KV, from 0; none without contexts."""
+    count = batch.num_contexts
+    if not count:
+        return ()
+    kv_starts = np.concatenate(([0], np.cumsum(batch.seq_lens[:count])))
+    return batch.query_start_loc[: count + 1], kv_starts

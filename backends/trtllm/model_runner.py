@@ -7,12 +7,12 @@ import torch
 
 from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import ExecutorConfig, ModelInfo, ProgressCallback
-from hybrid.backends.pytorch.kv_pool import KVPool
+from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES, KVPool
 from hybrid.bridge import pack_batch
 from hybrid.scheduler.plan import StepPlan
 
 from .attention import Attention, AttentionNeeds
-from .decode_graphs import DecodeGraphs
+from .decode_graphs import DecodeGraphs, graph_memory_bytes
 from .llama import Llama
 from .machine import Machine
 from .model_check import check_model, reference_logits
@@ -21,6 +21,7 @@ from .options import Options
 from .probe import choose_attention
 from .runner import CacheSizes, Runner
 from .scaled_kv_pool import make_pool
+from .sent_array import SentArray
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +52,7 @@ class ModelRunner(Runner):
         with torch.inference_mode():
             loaded = _load(source, config, progress)
             self._shape: Final = ModelShape.of(loaded)
-            self._needs: Final = _needs(self._shape, config, options)
+            self._needs: Final = _needs(self._shape, config, options, machine)
             choice = choose_attention(options.attention, machine, self._needs)
             reference = reference_logits(loaded)
             self._model: Llama | None = Llama(loaded, num_heads=self._shape.num_heads)
@@ -60,6 +61,10 @@ class ModelRunner(Runner):
         self._attention_class: Final = choice.attention
         self._attention: Attention | None = None
         self._graphs: DecodeGraphs | None = None
+        # Rows: ids, positions, places of the logits that are wanted.
+        self._inputs = SentArray.zeros(
+            (3, config.max_num_seqs), torch.int64, self._device
+        )
 
     @property
     def info(self) -> ModelInfo:
@@ -80,13 +85,23 @@ class ModelRunner(Runner):
             dtype=self._needs.kv_dtype,
         )
 
+    @property
+    def reserved_bytes(self) -> int:
+        """The attention's workspaces, and what graphs keep."""
+        needs = self._needs
+        num_bytes = self._attention_class.workspace_bytes(needs)
+        if self._captures:
+            dtype = TORCH_DTYPES[needs.dtype]
+            vocab_size = self._shape.vocab_size
+            num_bytes += graph_memory_bytes(needs.max_num_seqs, vocab_size, dtype)
+        return num_bytes
+
     def make_pool(self, num_blocks: int) -> KVPool:
         """See ``Runner``."""
         needs = self._needs
         pool = make_pool(needs, num_blocks)
         self._attention = self._attention_class(needs, pool)
-        is_cuda = self._device.type == "cuda"
-        if is_cuda and self._options.cuda_graphs and self._attention.can_capture:
+        if self._captures:
             self._graphs = DecodeGraphs(
                 self._forward, self._attention, needs.max_num_seqs, self._device
             )
@@ -101,11 +116,11 @@ class ModelRunner(Runner):
             return self._graphs.run(plan)
         batch = pack_batch(plan)
         attention.begin_step(plan, batch)
-        rows = torch.from_numpy(batch.logits_rows).to(self._device)
+        num_tokens, rows = len(batch.input_ids), batch.logits_rows
+        self._inputs = self._inputs.at_least(num_tokens)
+        wanted = () if len(rows) == num_tokens else (rows,)
         return self._forward(
-            torch.from_numpy(batch.input_ids).to(self._device),
-            torch.from_numpy(batch.positions).to(self._device),
-            None if len(rows) == len(batch.input_ids) else rows,
+            *self._inputs.put(batch.input_ids, batch.positions, *wanted)
         )
 
     def close(self) -> None:
@@ -113,6 +128,12 @@ class ModelRunner(Runner):
         if self._attention is not None:
             self._attention.close()
         self._model = self._attention = self._graphs = None
+
+    @property
+    def _captures(self) -> bool:
+        is_cuda = self._device.type == "cuda"
+        can = self._attention_class.can_capture
+        return is_cuda and self._options.cuda_graphs and can
 
     def _forward(
         self,
@@ -150,7 +171,7 @@ def _load(
 
 
 def _needs(
-    shape: ModelShape, config: ExecutorConfig, options: Options
+    shape: ModelShape, config: ExecutorConfig, options: Options, machine: Machine
 ) -> AttentionNeeds:
     max_model_len = config.max_model_len or shape.max_model_len
     return AttentionNeeds(
@@ -170,4 +191,5 @@ def _needs(
         max_num_seqs=config.max_num_seqs,
         scale=shape.scale,
         kv_scale=options.kv_scale,
+        compute_capability=machine.compute_capability,
     )

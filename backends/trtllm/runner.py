@@ -35,6 +35,11 @@ class Runner(ABC):
         """The cache that it needs."""
 
     @property
+    @abstractmethod
+    def reserved_bytes(self) -> int:
+        """Device memory that it will take beside the pool, once there is one."""
+
+    @property
     def gives_every_row(self) -> bool:
         """Whether it computes logits of every token, as prompt logprobs need."""
         return True

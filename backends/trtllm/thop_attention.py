@@ -15,7 +15,7 @@ import torch
 from hybrid.backends.pytorch.kv_pool import KVPool
 from hybrid.bridge import PackedBatch
 from hybrid.bridge.trtllm_pools import TrtllmPools
-from hybrid.scheduler.errors import ExecutorFailed, UnsupportedFeature
+from hybrid.scheduler.errors import UnsupportedFeature
 from hybrid.scheduler.plan import StepPlan
 
 from .attention import Attention, AttentionNeeds
@@ -53,6 +53,12 @@ class ThopAttention(Attention):
             return str(error)
         return None
 
+    @classmethod
+    def workspace_bytes(cls, needs: AttentionNeeds) -> int:
+        """What it starts with."""
+        del needs
+        return WORKSPACE_BYTES
+
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         device = pool.memory.device
         pools = TrtllmPools.single(pool.layout)
@@ -62,7 +68,6 @@ class ThopAttention(Attention):
         self._workspace: Final = torch.empty(
             WORKSPACE_BYTES, dtype=torch.int8, device=device
         )
-        self._captured_workspace: int | None = None
         constants = {
             "workspace_": self._workspace,
             "kv_cache_block_offsets": self._tables.device_offsets,
@@ -84,11 +89,9 @@ class ThopAttention(Attention):
 
         Raises:
             ConfigError: the step is larger than the buffers.
-            ExecutorFailed: the pool has moved; or the operator moved its workspace
-                from under a graph.
+            ExecutorFailed: the pool has moved.
         """
         self._lease.check()
-        self._check_workspace()
         self._step = self._tables.update(plan, batch)
         self._call.begin_step(self._step)
 
@@ -99,6 +102,11 @@ class ThopAttention(Attention):
     def close(self) -> None:
         """Give the pool's address back."""
         self._lease.end()
+
+    @property
+    def capture_key(self) -> int:
+        """The workspace's address: the operator grows it where it is too small."""
+        return self._workspace.data_ptr()
 
     @contextmanager
     def captured(self, num_seqs: int) -> Iterator[None]:
@@ -112,17 +120,6 @@ class ThopAttention(Attention):
             yield
         finally:
             self._call.begin_step(self._step)
-            if self._captured_workspace is None:
-                self._captured_workspace = self._workspace.data_ptr()
-
-    def _check_workspace(self) -> None:
-        address = self._captured_workspace
-        if address is not None and self._workspace.data_ptr() != address:
-            raise ExecutorFailed(
-                f"thop.attention grew its workspace from {WORKSPACE_BYTES:,} to "
-                f"{self._workspace.nbytes:,} bytes after CUDA graphs were captured; "
-                "set cuda_graphs=False or lower max_num_batched_tokens"
-            )
 
 
 def _sizes(needs: AttentionNeeds) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ class TorchAttention(Attention):
 
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         self._pool = pool
-        self._device = torch.device(needs.device)
+        self._device = pool.memory.device
         self._num_heads = needs.num_heads
         self._num_kv_heads = needs.num_kv_heads
         self._head_dim = needs.head_dim

@@ -25,7 +25,6 @@ NAMES = (
     "flashinfer",
     "flashinfer.decode",
     "flashinfer.prefill",
-    "flashinfer.utils",
 )
 
 
@@ -84,11 +83,6 @@ class StandIn:
             self.floats.add(torch.float32)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         """Names and arguments, defaults filled in."""
-
-    def get_compute_capability(self, device: torch.device) -> tuple[int, int]:
-        """``flashinfer.utils``'s question, whatever the device."""
-        del device
-        return self.capability
 
     def decode(self, given: dict[str, Any]) -> None:
         """``trtllm_batch_decode_with_kv_cache``: XQA or trtllm-gen, one token each."""
@@ -263,7 +257,6 @@ def installed(
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None, is_package=name == NAMES[0])
     modules["flashinfer"].__version__ = "0.7.4"
-    modules["flashinfer.utils"].get_compute_capability = stand_in.get_compute_capability
     bodies = (stand_in.decode, stand_in.context, stand_in.fmha_v2)
     for name, body in zip(SIGNATURES, bodies, strict=True):
         module, _, function = name.rpartition(".")

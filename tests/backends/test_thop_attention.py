@@ -123,7 +123,7 @@ def test_a_decode_step_copies_lengths_and_grown_rows_only(standin: Any) -> None:
     history = AttentionHistory(thop_needs(), {"a": 15, "b": 14, "c": 15}, NUM_BLOCKS)
     history.run(attention, ("a", 15, True), ("b", 14, True), ("c", 15, True))
     lengths = [(3,), (3,)]
-    row = (1, 1, 2, 6)
+    row = (1, 2, 6)
     grown: list[list[tuple[int, ...]]] = [[], [row, row], [row], []]
     for rows in grown:
         shares = [(name, 1, False) for name in "abc"]
@@ -143,7 +143,7 @@ def test_neighbouring_rows_are_one_copy(standin: Any) -> None:
     plan = history.plan(*((name, 8, True) for name in "abcd"))
     with _Dispatched() as seen:
         attention.begin_step(plan, pack_batch(plan))
-    assert seen.copied == [(1, 4, 2, 6), (4,), (4,)]
+    assert seen.copied == [(4, 2, 6), (4,), (4,)]
 
 
 def test_a_capture_sees_the_longest_lengths(package: Any) -> None:
@@ -203,19 +203,19 @@ def test_a_pool_that_moved_is_noticed(standin: Any) -> None:
         history.run(attention, ("c", 1, False))
 
 
-def test_a_workspace_that_grew_under_a_graph_ends_the_executor(standin: Any) -> None:
-    """Without a graph it may grow; one keeps the old address."""
-    del standin
+def test_a_workspace_that_grew_voids_what_was_captured(standin: Any) -> None:
+    """A graph keeps the old address; it is told of nothing else."""
     attention = make_thop(thop_needs())
     history = AttentionHistory(thop_needs(), PROMPTS, NUM_BLOCKS)
+    before = attention.capture_key
     history.run(attention, ("c", 5, True))
-    with attention.captured(1):
-        pass
     history.run(attention, ("c", 1, False))
-    with attention.captured(1):
-        attention._workspace.resize_(2**29)
-    with pytest.raises(ExecutorFailed, match="268,435,456 to 536,870,912 bytes"):
-        history.run(attention, ("c", 1, False))
+    assert attention.capture_key == before
+    # The operator's way, inside of a call.
+    workspace = standin.bindings.internal.thop.attention.last["workspace_"]
+    workspace.resize_(2 * len(workspace))
+    assert attention.capture_key != before
+    history.run(attention, ("c", 1, False))
 
 
 GPU = {"devices": ("cuda", "cpu"), "kernel_device": "cuda"}
