@@ -14,7 +14,14 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from math import ceil
-from socket import AF_INET, AF_INET6, SOCK_STREAM, socket
+from socket import (
+    AF_INET,
+    AF_INET6,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+)
 from typing import Final, Self
 
 import structlog
@@ -195,12 +202,31 @@ def check_gateway() -> None:
         )
 
 
-def free_port(host: str) -> int:
-    """Find a port that nobody uses now."""
+def find_port(host: str, port: int) -> int:
+    """Find out whether a port can be had, before a model is loaded for nothing.
+
+    Args:
+        host: address.
+        port: 0: any free one.
+
+    Returns:
+        The port, which nobody uses now.
+
+    Raises:
+        ConfigError: it cannot be bound.
+    """
     with socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        # As servers bind it: one that has just ended leaves the port to the next.
+        probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"http_host and http_port are {join_address(host, port)}, which cannot "
+                f"be bound: {error.strerror or error}"
+            ) from error
+        found: int = probe.getsockname()[1]
+        return found
 
 
 def _arguments(
@@ -211,7 +237,7 @@ def _arguments(
     yield from ("--host", config.http_host, "--port", str(config.http_port))
     # By default it would tell everybody how it fares.
     yield from ("--prometheus-host", "127.0.0.1")
-    yield from ("--prometheus-port", str(free_port("127.0.0.1")))
+    yield from ("--prometheus-port", str(find_port("127.0.0.1", 0)))
     yield from ("--log-level", "warn", "--log-json")
     grace_s = ceil(config.shutdown_timeout_s + STOP_TIMEOUT_S)
     yield from ("--shutdown-grace-period-secs", str(grace_s))

@@ -74,8 +74,9 @@ class ServeConfig:
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port", "http_port"):
             _check_range(name, getattr(self, name), 0, 65535)
-        for name in ("max_request_bytes", "max_response_bytes"):
-            _check_range(name, getattr(self, name), 1024, MAX_MESSAGE_BYTES)
+        limits = (1024, MAX_MESSAGE_BYTES)
+        _check_range("max_request_size", self.max_request_bytes, *limits)
+        _check_range("max_response_size", self.max_response_bytes, *limits)
         for name in ("max_requests", "max_inflight_tokens"):
             _check_range(name, getattr(self, name), 1, None)
         _check_range("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_TIMEOUT_S)

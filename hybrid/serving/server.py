@@ -20,7 +20,7 @@ from hybrid.scheduler.errors import ConfigError
 from .admission import AdmissionLimits
 from .engine_host import EngineHost
 from .front_door import FrontDoor
-from .gateway import Gateway, check_gateway, free_port
+from .gateway import Gateway, check_gateway, find_port
 from .serve_config import ServeConfig
 from .served_model import ServedModel
 from .shutdown import Ending
@@ -64,8 +64,8 @@ async def run_server(
     config.check_exposure(has_tokens=bool(tokens))
     if config.http_port is not None:
         check_gateway()
-    if config.http_port == 0:
-        config = replace(config, http_port=free_port(config.http_host))
+        port = find_port(config.http_host, config.http_port)
+        config = replace(config, http_port=port)
     with Ending() as ending:
         door = await FrontDoor.open(config, tokens, (VLLM_SERVICE,))
         try:

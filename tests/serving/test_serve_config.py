@@ -1,0 +1,128 @@
+"""The options of a server: what is refused, and in which words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybrid.cli import run
+from hybrid.scheduler import ConfigError
+from hybrid.serving.serve_config import ServeConfig, is_loopback
+
+CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--port", "65536"], "port is 65536, must be from 0 to 65535"),
+        (["--port", "-1"], "port is -1, must be from 0 to 65535"),
+        (["--http-port", "70000"], "http_port is 70000, must be from 0 to 65535"),
+        (["--max-requests", "0"], "max_requests is 0, must be at least 1"),
+        (["--max-inflight-tokens", "0"], "max_inflight_tokens is 0, must be"),
+        (["--max-request-size", "12"], "max_request_size is 12, must be from 1024"),
+        (["--max-request-size", "big"], "max_request_size is 'big': must be a number"),
+        (["--max-response-size", "3GiB"], "to 2147483647"),
+        (["--shutdown-timeout", "-1"], "shutdown_timeout is -1.0, must be from 0"),
+        (["--shutdown-timeout", "nan"], "shutdown_timeout is nan, must be from 0"),
+        (["--shutdown-timeout", "inf"], "shutdown_timeout is inf, must be from 0"),
+        (["--host", ""], "host is empty"),
+        (["--http-host", ""], "http_host is empty"),
+        (["--served-model-name", ""], "served_model_name is empty"),
+        (["--tls-cert", "c.pem"], "tls_cert is 'c.pem', which needs tls_key"),
+        (["--tls-key", "k.pem"], "tls_key is 'k.pem', which needs tls_cert"),
+        (["--tls-client-ca", "a.pem"], "tls_client_ca is 'a.pem', which needs"),
+        (["--gateway-option", "policy=random"], "gateway_option needs http_port"),
+        (["--gateway-option", "policy"], "--gateway-option is 'policy', must be name"),
+        (["--token-file", "/no/such/file"], "/no/such/file: No such file"),
+        (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines reach"),
+        (["--host", "192.0.2.1", "--insecure"], "192.0.2.1:0, which cannot be bound"),
+    ],
+)
+def test_an_option_out_of_range_is_one_line(
+    options: list[str], words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It names option, value and limit, before anything is loaded; the code is 1."""
+    assert run(["serve", "--port", "0", "--executor", "null", *options]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104 - the very thing
+        ("::", False),
+        ("10.0.0.7", False),
+        ("gpu7", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback(host: str, expected: bool) -> None:
+    """A name that we cannot be sure of counts as public."""
+    assert is_loopback(host) is expected
+
+
+PUBLIC = {"host": "10.0.0.7"}
+PUBLIC_HTTP = {"http_port": 8000, "http_host": "10.0.0.7"}
+
+
+@pytest.mark.parametrize(
+    ("options", "has_tokens", "option"),
+    [
+        (PUBLIC, False, "host"),
+        (PUBLIC_HTTP, False, "http_host"),
+        (PUBLIC_HTTP | CERT | {"tls_client_ca": Path("a.pem")}, False, "http_host"),
+        (PUBLIC | PUBLIC_HTTP, False, "host"),
+        ({}, False, None),
+        (PUBLIC, True, None),
+        (PUBLIC | CERT, False, None),
+        (PUBLIC_HTTP, True, None),
+        (PUBLIC_HTTP | CERT, False, None),
+        (PUBLIC | CERT | {"tls_client_ca": Path("a.pem"), "http_port": 0}, False, None),
+        (PUBLIC | PUBLIC_HTTP | {"insecure": True}, False, None),
+    ],
+)
+def test_strangers_are_let_in_on_purpose_only(
+    options: dict[str, Any], has_tokens: bool, option: str | None
+) -> None:
+    """A public port needs TLS or a token; the HTTP port knows no client certificate."""
+    config = ServeConfig(**options)
+    if option is None:
+        config.check_exposure(has_tokens=has_tokens)
+    else:
+        with pytest.raises(ConfigError, match=f"^{option} is '10.0.0.7'"):
+            config.check_exposure(has_tokens=has_tokens)
+
+
+def test_reflection_follows_the_address_unless_it_is_chosen() -> None:
+    """What is there is shown to this machine, and to others if somebody says so."""
+    assert ServeConfig().has_reflection
+    assert not ServeConfig(host="10.0.0.7").has_reflection
+    assert ServeConfig(host="10.0.0.7", reflection=True).has_reflection
+    assert not ServeConfig(reflection=False).has_reflection
+
+
+@pytest.mark.parametrize("module", ["smg", "grpc", "smg_grpc_proto"])
+def test_what_is_not_installed_is_named(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what is missing, and which extra brings it."""
+    from importlib import util  # noqa: PLC0415 - for this test
+
+    find = util.find_spec
+    for home in ("hybrid.cli.serve", "hybrid.serving.gateway"):
+        monkeypatch.setattr(
+            f"{home}.find_spec", lambda name: None if name == module else find(name)
+        )
+    command = ["serve", "--port", "0", "--http-port", "0", "--executor", "null"]
+    assert run(command) == 1
+    extra = "gateway" if module == "smg" else "grpc"
+    assert f"pip install 'hybrid-llm-engine[{extra}]'" in capsys.readouterr().err
