@@ -7,7 +7,9 @@ from typing import Any
 import grpc
 import structlog
 
-from .status_table import is_foreseen, status_of
+from hybrid.failure_reason import failure_place, failure_reason
+
+from .status_table import status_of
 
 log = structlog.get_logger()
 
@@ -21,10 +23,16 @@ async def errors_as_status(context: Any) -> AsyncIterator[None]:
     """
     try:
         yield
-    except grpc.aio.AbortError:
-        # The body has chosen its status itself.
+    except grpc.aio.BaseError:
+        # The body has chosen its status itself, or its client has gone within a write.
         raise
-    except Exception as error:
-        if not is_foreseen(error):
-            log.exception("rpc.failed", error=type(error).__name__)
-        await context.abort(*status_of(error))
+    except Exception as error:  # noqa: BLE001 - the table has a line for any
+        status = status_of(error)
+        if status[0] is grpc.StatusCode.INTERNAL:
+            # No traceback: some loggers add variables to it, and these hold prompts.
+            log.error(  # noqa: TRY400 - see above
+                "rpc.failed",
+                reason=failure_reason(error),
+                place=failure_place(error, "hybrid"),
+            )
+        await context.abort(*status)

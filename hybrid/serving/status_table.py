@@ -67,11 +67,6 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str, Trailers]:
     )
 
 
-def is_foreseen(error: BaseException) -> bool:
-    """Whether the table knows an error; any other is a bug."""
-    return any(kind in STATUS_OF_ERROR for kind in type(error).__mro__)
-
-
 def _sendable(message: str) -> str:
     """Cut it to what trailers hold; half a surrogate pair cannot be sent at all."""
     if len(message) > MAX_MESSAGE_CHARACTERS:

@@ -21,7 +21,7 @@ from tests.hybrid.cli_stand import write_tiny_model
 
 T = TypeVar("T")
 
-TIMEOUT_S = 60
+TIMEOUT_S = 20
 """A hang is a failure; nothing here takes seconds."""
 
 
