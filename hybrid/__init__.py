@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from .scheduler.interface import FinishReason
     from .scheduler.sampling_params import SamplingParams
+    from .scheduler.structured_output import GrammarKind, StructuredOutput
 
 _HOMES: Final = {
     "AsyncHybridEngine": ".async_engine",
@@ -63,6 +64,8 @@ _HOMES: Final = {
     "UnsupportedFeature": ".scheduler.errors",
     "FinishReason": ".scheduler.interface",
     "SamplingParams": ".scheduler.sampling_params",
+    "GrammarKind": ".scheduler.structured_output",
+    "StructuredOutput": ".scheduler.structured_output",
 }
 
 __all__ = [
@@ -77,6 +80,7 @@ __all__ = [
     "EngineFailed",
     "ExecutorFailed",
     "FinishReason",
+    "GrammarKind",
     "HybridEngine",
     "HybridError",
     "InvalidRequest",
@@ -90,6 +94,7 @@ __all__ = [
     "RequestTooLong",
     "SamplingFailed",
     "SamplingParams",
+    "StructuredOutput",
     "UnsupportedFeature",
     "__version__",
     "build_engine",

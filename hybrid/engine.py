@@ -80,7 +80,6 @@ class HybridEngine:
         self.executor: Final = executor
         self.tokenizer: Final = tokenizer
         can = capabilities_of(executor)
-        self._scheduler_name: Final = f"scheduler {type(scheduler).__name__}"
         self.executor_name: Final = f"executor {can.name}"
         self.input_processor: Final = InputProcessor(
             tokenizer,
@@ -88,6 +87,7 @@ class HybridEngine:
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             max_model_len=max_model_len,
+            grammars=sampler.grammars,
             clock=clock,
         )
         self._sampler: Final = sampler
@@ -237,6 +237,10 @@ class HybridEngine:
             for key in stopped:
                 self.scheduler.stop(key)
         return failed + answers
+
+    @property
+    def _scheduler_name(self) -> str:
+        return f"scheduler {type(self.scheduler).__name__}"
 
     def _drop(self, plan: StepPlan) -> None:
         """Abort the requests of a step that was cut short, and close its plan."""

@@ -17,6 +17,7 @@ from hybrid.scheduler import (
 from hybrid.scheduler.sampling_params import SamplingParams
 from hybrid.scheduler.shown_value import shown
 
+from .grammar.compiler import GrammarCompiler
 from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
 
@@ -42,6 +43,7 @@ PLAIN_DRAW: Final[dict[str, Any]] = {
     "min_tokens": 0,
     "logprobs": None,
     "prompt_logprobs": None,
+    "structured_output": None,
 }
 """What every executor that samples itself can do: the likeliest token. Anything else
 must be among its ``sampling_fields``."""
@@ -50,7 +52,7 @@ must be among its ``sampling_fields``."""
 class InputProcessor:
     """Tokenizes prompts and refuses what the model or the executor cannot do."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that a request can be at odds with
         self,
         tokenizer: "Tokenizer | None",
         capabilities: Capabilities,
@@ -58,13 +60,18 @@ class InputProcessor:
         vocab_size: int,
         max_logprobs: int,
         max_model_len: int | None = None,
+        grammars: GrammarCompiler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer: Final = tokenizer
+        self._eos_token_ids: Final[frozenset[int]] = (
+            frozenset() if tokenizer is None else tokenizer.eos_token_ids
+        )
         self._capabilities: Final = capabilities
         self._vocab_size: Final = vocab_size
         self._max_logprobs: Final = max_logprobs
         self._max_model_len: Final = max_model_len
+        self._grammars: Final = grammars
         self._clock: Final = clock
 
     @property
@@ -107,12 +114,12 @@ class InputProcessor:
             max_logprobs=self._max_logprobs,
         )
         self._check_capabilities(params)
-        eos = frozenset() if self._tokenizer is None else self._tokenizer.eos_token_ids
+        self._check_structure(params)
         request = GenerateRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
             sampling_params=params,
-            eos_token_ids=eos,
+            eos_token_ids=self._eos_token_ids,
             priority=priority,
             arrival_time_s=self._clock(),
             cache_salt=salt,
@@ -156,6 +163,19 @@ class InputProcessor:
                     field=name,
                     value=value,
                 )
+
+    def _check_structure(self, params: SamplingParams) -> None:
+        """Compile the form of the answer, which the sampler will find compiled."""
+        output = params.structured_output
+        if output is None:
+            return
+        if self._grammars is None:
+            raise InvalidRequest(
+                "structured_output needs text, but the engine has no tokenizer",
+                field="structured_output",
+                value=output.kind.value,
+            )
+        self._grammars.compile(output)
 
     def _check_capabilities(self, params: SamplingParams) -> None:
         """Refuse what the executor would have to drop in silence."""

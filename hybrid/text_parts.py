@@ -6,6 +6,7 @@ from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.scheduler import ConfigError
 
 from .engine_config import EngineConfig
+from .grammar.compiler import GrammarCompiler
 from .logits_processors import make_logits_processors
 from .plugins.manager import PluginManager
 from .sampler.sampler import BadWordEncoder, Sampler
@@ -48,7 +49,7 @@ def make_sampler(
         config: checked options.
         plugins: offer the processors that are named.
         vocab_size: columns of the logits.
-        tokenizer: knows which ids exist, and spells bad words.
+        tokenizer: knows which ids exist, spells bad words and forms of answers.
     """
     choices = config.logits_processors
     return Sampler(
@@ -57,6 +58,13 @@ def make_sampler(
         seed=config.seed,
         encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
         logits_processors=make_logits_processors(plugins, choices),
+        grammars=None if tokenizer is None else _grammar_compiler(tokenizer),
+    )
+
+
+def _grammar_compiler(tokenizer: "Tokenizer") -> GrammarCompiler:
+    return GrammarCompiler(
+        tokenizer.backend, tokenizer.vocab_size, tokenizer.eos_token_ids
     )
 
 

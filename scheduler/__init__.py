@@ -24,6 +24,7 @@ from .plan import BlockCopy, ScheduledRequest, SequenceKey, StepPlan
 from .ranking import RankFunction
 from .sampling_params import SamplingParams
 from .scheduler import PagedScheduler
+from .structured_output import GrammarKind, StructuredOutput
 
 __all__ = [
     "BlockCopy",
@@ -35,6 +36,7 @@ __all__ = [
     "ExecutorFailed",
     "FinishReason",
     "GenerateRequest",
+    "GrammarKind",
     "HybridError",
     "InvalidRequest",
     "ModelNotFound",
@@ -54,5 +56,6 @@ __all__ = [
     "SequenceKey",
     "SequenceUpdate",
     "StepPlan",
+    "StructuredOutput",
     "UnsupportedFeature",
 ]

@@ -18,7 +18,9 @@ from .field_checks import (
     as_int,
     as_positive_float,
     as_texts,
+    fault,
 )
+from .structured_output import StructuredOutput
 
 MAX_SAMPLES: Final = 1024
 MAX_LOGPROBS: Final = 1_000_000
@@ -51,9 +53,10 @@ _FLAGS: Final = (
 class SamplingParams:
     """The meaning below holds for every executor; what one cannot do, it refuses.
 
-    Order: ``allowed_token_ids``, ``bad_words``, ``min_tokens``, ``logit_bias`` and
-    custom logits processors; the three penalties; ``temperature``; ``min_p``;
-    ``top_k``; ``top_p``; one draw. Greedy takes the highest logit after the penalties.
+    Order: ``structured_output``, ``allowed_token_ids``, ``bad_words``, ``min_tokens``,
+    ``logit_bias`` and custom logits processors; the three penalties; ``temperature``;
+    ``min_p``; ``top_k``; ``top_p``; one draw. Greedy takes the highest logit after the
+    penalties.
     ``bad_words`` and ``min_tokens`` give way where they would leave nothing to draw.
 
     Raises:
@@ -112,6 +115,10 @@ class SamplingParams:
     """The same for every prompt token but the first, whose entry is ``None``."""
     detokenize: bool = True
     """Whether text is made. Without it, stop strings and bad words are refused."""
+    structured_output: StructuredOutput | None = None
+    """The form of the answer: every token keeps to it, the model's end comes where the
+    form is complete, and ends the answer where nothing can follow. ``max_tokens``, a
+    stop string or stop token may cut it short."""
 
     def __post_init__(self) -> None:
         """Check every field and bring it into one shape."""
@@ -162,6 +169,9 @@ class SamplingParams:
                 yield name, as_int(name, getattr(self, name), low, high)
         for name in _FLAGS:
             yield name, as_bool(name, getattr(self, name))
+        output = self.structured_output
+        if output is not None and not isinstance(output, StructuredOutput):
+            raise fault("structured_output", output, "a StructuredOutput")
 
     def _check_combinations(self) -> None:
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -176,6 +186,13 @@ class SamplingParams:
                 f"max_tokens={self.max_tokens}",
                 field="min_tokens",
                 value=self.min_tokens,
+            )
+        if self.structured_output is not None and self.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos is True beside structured_output: the model's end is how "
+                "a form ends",
+                field="ignore_eos",
+                value=self.ignore_eos,
             )
         for name, limit in MAX_TEXTS.items():
             self._check_texts(name, getattr(self, name), limit)

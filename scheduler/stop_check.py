@@ -25,10 +25,10 @@ def find_end(sequence: SequenceState) -> SequenceEnd | None:
     if token_id in sequence.end_token_ids:
         params = sequence.request.sampling_params
         num_outputs = len(token_ids) - sequence.prompt_len
-        if num_outputs > params.min_tokens:
-            is_eos = not params.ignore_eos and token_id in (
-                sequence.request.eos_token_ids
-            )
+        is_eos = not params.ignore_eos and token_id in sequence.request.eos_token_ids
+        # A form that is complete can only end, however short it is.
+        is_complete = is_eos and params.structured_output is not None
+        if is_complete or num_outputs > params.min_tokens:
             return SequenceEnd(FinishReason.STOP, None if is_eos else token_id)
     if len(token_ids) >= sequence.max_num_tokens:
         return SequenceEnd(FinishReason.LENGTH, None)

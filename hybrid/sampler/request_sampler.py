@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.failure_reason import INTERRUPTS
+from hybrid.grammar.grammar_state import GrammarState
 from hybrid.scheduler.errors import SamplingFailed
 from hybrid.scheduler.generate_request import GenerateRequest
 
@@ -28,6 +29,7 @@ class RequestSampler:
         num_ids: int,
         bad_words: Sequence[Sequence[int]],
         processors: Sequence[LogitsProcessor],
+        grammar: GrammarState | None = None,
     ) -> None:
         """Prepare the masks and the empty history of sample 0.
 
@@ -37,6 +39,7 @@ class RequestSampler:
             num_ids: columns of the rows it will see.
             bad_words: its bad words as id sequences.
             processors: the engine's, in order; those that apply to it are kept.
+            grammar: the form of the answer, at its beginning.
 
         Raises:
             SamplingFailed: a processor cannot say whether it applies.
@@ -52,8 +55,12 @@ class RequestSampler:
         self._processors = [p for p in processors if self._is_for_us(p)]
         self._has_penalties = has_penalties(params)
         self._is_greedy = params.is_greedy or params.top_k == 1
-        self._always_raw = not (self._masks or self._processors or self._has_penalties)
-        self._histories = {0: start_history(params, request.prompt_token_ids, num_ids)}
+        history = start_history(params, request.prompt_token_ids, num_ids)
+        history.grammar = grammar
+        self._histories = {0: history}
+        self._always_raw = not (
+            grammar or self._masks or self._processors or self._has_penalties
+        )
 
     @property
     def live_samples(self) -> frozenset[int]:
@@ -132,9 +139,14 @@ class RequestSampler:
         """The row after masks, processors, penalties; ``raw`` itself if unchanged."""
         outputs = history.output_token_ids
         masks = [mask for mask in self._masks if mask.is_active(len(outputs))]
-        if not (masks or self._processors or self._has_penalties):
+        grammar = history.grammar
+        if not (grammar or masks or self._processors or self._has_penalties):
             return raw
         row = raw.copy()
+        if grammar is not None:
+            grammar.apply(row)
+            if grammar.fault is not None:
+                raise self._fault(f"structured_output cannot go on: {grammar.fault}")
         for mask in masks:
             mask.apply(outputs, row)
         for processor in self._processors:

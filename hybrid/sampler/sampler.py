@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.backends.interface import ForwardResult
+from hybrid.grammar.compiler import GrammarCompiler
+from hybrid.grammar.grammar_state import GrammarState
 from hybrid.scheduler.errors import SamplingFailed, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
@@ -49,6 +51,7 @@ class Sampler:
         seed: int = 0,
         encode_bad_word: BadWordEncoder | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         """Start without requests.
 
@@ -60,12 +63,14 @@ class Sampler:
                 added gets the i-th.
             encode_bad_word: without it ``bad_words`` are refused.
             logits_processors: applied in this order to the requests each names.
+            grammars: without it ``structured_output`` is refused.
         """
         self._vocab_size = vocab_size
         self._num_ids = min(vocab_size, num_valid_ids or vocab_size)
         self._seed = seed
         self._encode_bad_word = encode_bad_word
         self._processors = tuple(logits_processors)
+        self._grammars = grammars
         self._requests: dict[str, RequestSampler] = {}
         self._num_arrived = 0
 
@@ -80,6 +85,11 @@ class Sampler:
         return self._num_ids
 
     @property
+    def grammars(self) -> GrammarCompiler | None:
+        """What compiles the forms of answers; ``None``: nothing does."""
+        return self._grammars
+
+    @property
     def num_requests(self) -> int:
         """Requests with a sequence that has not been released."""
         return len(self._requests)
@@ -90,7 +100,8 @@ class Sampler:
         An ended request of the same id whose release is still to come makes way.
 
         Raises:
-            UnsupportedFeature: ``bad_words`` without an encoder.
+            UnsupportedFeature: ``bad_words`` without an encoder, or
+                ``structured_output`` without a compiler.
             SamplingFailed: a logits processor cannot say whether it applies.
         """
         seed = request.sampling_params.seed
@@ -102,6 +113,7 @@ class Sampler:
             num_ids=self._num_ids,
             bad_words=self._spell_bad_words(request),
             processors=self._processors,
+            grammar=self._start_grammar(request),
         )
         # From here on nothing raises: a refused request leaves no trace.
         self._num_arrived += 1
@@ -172,6 +184,17 @@ class Sampler:
                 )
             sequences.extend(self._encode_bad_word(word))
         return sequences
+
+    def _start_grammar(self, request: GenerateRequest) -> GrammarState | None:
+        output = request.sampling_params.structured_output
+        if output is None:
+            return None
+        if self._grammars is None:
+            raise UnsupportedFeature(
+                f"structured_output has a {output.kind.value}, but this engine has no "
+                "tokenizer to spell it"
+            )
+        return self._grammars.start(output)
 
     def _view(self, result: ForwardResult) -> NDArray[np.float32]:
         """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.grammar.grammar_state import GrammarState
+
 
 class TokenCounts:
     """Distinct ids and how often each came: O(1) a token, arrays without a copy."""
@@ -53,19 +55,22 @@ class TokenCounts:
 class TokenHistory:
     """The drawn tokens of one sequence; the counts only where a penalty needs them."""
 
-    __slots__ = ("output_counts", "output_token_ids", "seen")
+    __slots__ = ("grammar", "output_counts", "output_token_ids", "seen")
 
     def __init__(
         self,
         output_token_ids: list[int],
         output_counts: TokenCounts | None,
         seen: TokenCounts | None,
+        grammar: GrammarState | None = None,
     ) -> None:
         self.output_token_ids = output_token_ids
         self.output_counts = output_counts
         """Of the output; for presence and frequency."""
         self.seen = seen
         """Of prompt and output (only its ids mean anything); for repetition."""
+        self.grammar = grammar
+        """What may come next, where the answer has a form."""
 
     def append(self, token_id: int) -> None:
         """Commit one drawn token."""
@@ -74,12 +79,15 @@ class TokenHistory:
             self.output_counts.append(token_id)
         if self.seen is not None:
             self.seen.append(token_id)
+        if self.grammar is not None:
+            self.grammar.advance(token_id)
 
     def fork(self) -> "TokenHistory":
         """The history of a sample that parts here."""
-        counts, seen = self.output_counts, self.seen
+        counts, seen, grammar = self.output_counts, self.seen, self.grammar
         return TokenHistory(
             list(self.output_token_ids),
             None if counts is None else counts.copy(),
             None if seen is None else seen.copy(),
+            None if grammar is None else grammar.copy(),
         )

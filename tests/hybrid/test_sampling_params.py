@@ -1,6 +1,7 @@
 """Sampling parameters: every value outside its range names its field."""
 
 import copy
+import dataclasses
 import math
 import pickle
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from hybrid.scheduler.errors import InvalidRequest
 from hybrid.scheduler.sampling_params import SamplingParams
+from hybrid.scheduler.structured_output import GrammarKind, StructuredOutput
 
 BAD = {
     "n": [0, -1, 1025, 1.5, True, None, "2"],
@@ -46,6 +48,7 @@ BAD = {
     "logprobs": [-1, 1.0, True, 10**9],
     "prompt_logprobs": [-1, "1", True],
     "detokenize": [None, 1],
+    "structured_output": ["json_object", {"type": "object"}, 5],
 }
 
 
@@ -126,10 +129,14 @@ def test_a_minimum_above_the_maximum_is_refused() -> None:
 
 def test_equal_parameters_hash_copy_and_pickle_alike() -> None:
     """A plan can be sent to another process, so its parameters can."""
-    params = SamplingParams(logit_bias={3: 1.0}, stop=["a"], seed=1)
+    form = StructuredOutput(GrammarKind.CHOICE, choices=("a", "b"))
+    params = SamplingParams(
+        logit_bias={3: 1.0}, stop=["a"], seed=1, structured_output=form
+    )
     for twin in (copy.deepcopy(params), pickle.loads(pickle.dumps(params))):  # noqa: S301 - our own bytes
         assert twin == params
         assert hash(twin) == hash(params)
+    assert params != dataclasses.replace(params, structured_output=None)
     assert hash(SamplingParams(logit_bias={4: 1.0})) != hash(SamplingParams())
 
 
