@@ -69,7 +69,9 @@ class EngineThread:
         reason: Exception | None = None
         try:
             self._serve()
-            self._took_turn(self._engine.close())
+            outputs = self._engine.close()
+            self.snapshot = self._engine.stats()
+            self._took_turn(outputs)
         except BaseException as error:  # noqa: BLE001 - every reader is told of it
             # Libraries in other languages raise panics that are no Exception.
             if isinstance(error, EngineFailed):
@@ -90,8 +92,9 @@ class EngineThread:
                 outputs = []
                 if self._engine.has_unfinished_requests():
                     outputs = self._engine.step()
-                self._took_turn(outputs)
+                # First, so that who has an output finds it counted.
                 self.snapshot = self._engine.stats()
+                self._took_turn(outputs)
         except BaseException:
             self._engine.close()
             raise

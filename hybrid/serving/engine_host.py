@@ -30,14 +30,24 @@ class HostState(StrEnum):
 
 
 class RequestWatcher(Protocol):
-    """Whoever counts and times requests; called in the event loop."""
+    """Whoever counts, times or traces requests; called in the event loop.
 
-    def progressed(self, output: RequestOutput, since_last_s: float) -> None:
-        """An answer has grown, this long after it last did (or was asked for)."""
+    Each request that was let in begins once and ends once; ids in use are distinct.
+    """
+
+    def began(self, request_id: str, params: SamplingParams) -> None:
+        """A request was let in; called in the context of its client's call."""
         ...
 
-    def ended(self, output: RequestOutput | None) -> None:
-        """A request is over; ``None``: its client has left, or it was refused."""
+    def progressed(self, output: RequestOutput) -> None:
+        """An answer has grown, or has ended."""
+        ...
+
+    def ended(self, request_id: str, end: RequestOutput | BaseException) -> None:
+        """A request is over: its last output, or what ended it before there was one.
+
+        That is a ``CancelledError`` or ``GeneratorExit`` where its client has left.
+        """
         ...
 
 
@@ -109,19 +119,22 @@ class EngineHost:
         self.last_request_s = time.time()
         self._live.add(request_id)
         self._is_idle.clear()
-        last: RequestOutput | None = None
-        last_s = time.monotonic()
+        end: RequestOutput | BaseException | None = None
+        for watcher in self.watchers:
+            watcher.began(request_id, params)
         outputs = self.engine.generate(
             prompt, params, request_id=request_id, priority=priority
         )
         try:
             async for output in outputs:
-                now_s = time.monotonic()
                 for watcher in self.watchers:
-                    watcher.progressed(output, now_s - last_s)
-                last_s = now_s
-                last = output if output.finished else None
+                    watcher.progressed(output)
+                if output.finished:
+                    end = output
                 yield output
+        except BaseException as error:
+            end = end or error
+            raise
         finally:
             # Closed here, not when it is collected: the blocks are free at once.
             await outputs.aclose()
@@ -129,8 +142,9 @@ class EngineHost:
             self._live.discard(request_id)
             if not self._live:
                 self._is_idle.set()
+            assert end is not None, "a stream ends with a last output or an error"
             for watcher in self.watchers:
-                watcher.ended(last)
+                watcher.ended(request_id, end)
 
     def abort(self, request_id: str) -> None:
         """End a request with finish reason ``abort``; unknown is no error."""
