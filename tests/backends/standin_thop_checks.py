@@ -41,13 +41,15 @@ FIXED = {
     "spec_decoding_bool_params": [False] * 3,
 }
 LENGTHS = {
-    "rotary_embedding_scales": {3},
-    "rotary_embedding_max_position_info": {2},
-    "mla_tensor_params": {1, 2},
-    "helix_tensor_params": {2},
-    "spec_decoding_tensor_params": {3, 6},
-    "sparse_attention_params": {4},
+    "rotary_embedding_scales": 3,
+    "rotary_embedding_max_position_info": 2,
+    "mla_tensor_params": 1,
+    "helix_tensor_params": 2,
+    "spec_decoding_tensor_params": 3,
+    "sparse_attention_params": 4,
 }
+EARLY_2026_LENGTHS = {**LENGTHS, "spec_decoding_tensor_params": 6}
+"""Of the form that has ``helix_tensor_params`` in place of ``mla_tensor_params``."""
 HOST_ROWS = (
     "host_past_key_value_lengths",
     "host_context_lengths",
@@ -73,9 +75,10 @@ def check_constants(a: Arguments) -> None:
         require(a.get(name) is None, f"{name} is not for this")
     for name, value in FIXED.items():
         require(a.get(name, value) == value, f"{name} must be {value}")
-    for name, sizes in LENGTHS.items():
+    lengths = EARLY_2026_LENGTHS if "helix_tensor_params" in a else LENGTHS
+    for name, size in lengths.items():
         if name in a:
-            require(len(a[name]) in sizes, f"{name} needs {sizes} entries")
+            require(len(a[name]) == size, f"{name} needs {size} entries")
 
 
 def check_sizes(a: Arguments) -> None:

@@ -171,6 +171,27 @@ def test_what_is_new_in_2026_is_checked_too(
 
 
 @pytest.mark.parametrize(
+    ("version", "name", "size"),
+    [
+        ("1.2.1", "mla_tensor_params", 1),
+        ("1.2.1", "spec_decoding_tensor_params", 3),
+        ("1.3.0rc10", "helix_tensor_params", 2),
+        ("1.3.0rc10", "spec_decoding_tensor_params", 6),
+    ],
+)
+def test_a_list_has_the_length_of_its_form(version: str, name: str, size: int) -> None:
+    """No other form's, nor any other, though nothing in it is used."""
+    with installed(version) as package:
+        operator = package.bindings.internal.thop.attention
+        good_call(operator)
+        call = dict(operator.last)
+        assert len(call[name]) == size
+        for wrong in {1, 2, 3, 6} - {size}:
+            with pytest.raises(RuntimeError, match=f"{name} needs {size} entries"):
+                operator(**spoil(call, name, [None] * wrong))
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda x: x.double(), "float32"),
