@@ -1,149 +1,71 @@
-"""Random mixed steps, and what attention over them must give: naive, in float64.
+"""Random mixed steps: chunks of prompts beside generations, blocks used again."""
 
-Knows no pool and no table on the oracle's side: each sequence keeps its K and V.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from random import Random
 
-import numpy as np
 import torch
 
 from hybrid.backends.trtllm.attention import Attention, AttentionNeeds
 from hybrid.bridge import pack_batch
-from hybrid.scheduler import (
-    GenerateRequest,
-    SamplingParams,
-    ScheduledRequest,
-    StepPlan,
-)
+from tests.backends.attention_history import AttentionHistory, Share, attend
 
 NUM_BLOCKS = 40
 MAX_SEQS = 4
 MAX_LEN = 96
 
 
-@dataclass(slots=True)
-class Sequence:
-    """One sequence as the oracle sees it."""
+class MixedSteps:
+    """Sequences that come and go, at most ``MAX_SEQS`` at a time."""
 
-    request: GenerateRequest
-    length: int
-    """At which it ends."""
-    blocks: list[int] = field(default_factory=list)
-    num_computed: int = 0
-    kept: list[list[np.ndarray]] = field(default_factory=list)
-    """For each layer its tokens' ``[2 * num_kv_heads, head_dim]``, K then V."""
+    def __init__(self, rng: Random, history: AttentionHistory) -> None:
+        self._rng = rng
+        self._history = history
+        self._live: dict[str, tuple[int, int]] = {}
+        """Prompt and length at which it ends, by name."""
+        self._num_begun = 0
 
+    def next_shares(self) -> list[Share]:
+        """Some of each prompt that is left, one token of everybody else."""
+        self._end_some()
+        self._begin_some()
+        contexts: list[Share] = []
+        generations: list[Share] = []
+        for name, (prompt, _) in self._live.items():
+            left = prompt - self._history.num_tokens(name)
+            if left > 0:
+                contexts.append((name, self._rng.randint(1, left), True))
+            else:
+                generations.append((name, 1, False))
+        return contexts + generations
 
-def _new_sequence(rng: Random, name: int) -> Sequence:
-    prompt = rng.randint(1, 60)
-    request = GenerateRequest(f"r{name}", (1,) * prompt, SamplingParams())
-    return Sequence(request, min(prompt + rng.randint(0, 8), MAX_LEN))
+    def _end_some(self) -> None:
+        for name, (_, length) in list(self._live.items()):
+            if self._history.num_tokens(name) >= length:
+                self._history.end(name)
+                del self._live[name]
 
-
-def random_steps(
-    rng: Random, needs: AttentionNeeds, num_steps: int
-) -> Iterator[tuple[StepPlan, list[Sequence]]]:
-    """Chunks of prompts beside generations; blocks in any order, used again later."""
-    free = list(range(1, NUM_BLOCKS))
-    rng.shuffle(free)
-    live: list[Sequence] = []
-    for step in range(num_steps):
-        for done in [one for one in live if one.num_computed >= one.length]:
-            live.remove(done)
-            free += done.blocks
-        while len(live) < rng.randint(1, MAX_SEQS):
-            live.append(_new_sequence(rng, 100 * step + len(live)))
-        parts: dict[bool, list[tuple[ScheduledRequest, Sequence]]]
-        parts = {True: [], False: []}
-        for one in live:
-            left = len(one.request.prompt_token_ids) - one.num_computed
-            count = rng.randint(1, left) if left > 0 else 1
-            last = one.num_computed + count
-            while len(one.blocks) * needs.block_size < last:
-                one.blocks.append(free.pop(0))
-            table = tuple(one.blocks)
-            entry = ScheduledRequest(
-                one.request, 0, (1,) * count, one.num_computed, table, 1, 1
-            )
-            parts[left > 0].append((entry, one))
-        both = parts[True] + parts[False]
-        entries = tuple(entry for entry, _ in both)
-        yield (
-            StepPlan(step, entries, len(parts[True]), (), (), ()),
-            [one for _, one in both],
-        )
-        for entry, one in both:
-            one.num_computed += len(entry.token_ids)
-
-
-def naive(
-    queries: np.ndarray, kept: list[np.ndarray], needs: AttentionNeeds, layer: int
-) -> np.ndarray:
-    """One sequence's newest queries over its tokens: query by query, head by head.
-
-    Args:
-        queries: float64 ``[q, num_heads, head_dim]``.
-        kept: the sequence's tokens of that layer, this step's included.
-        needs: heads, scale, windows.
-        layer: whose window it is.
-    """
-    tokens = np.stack(kept)
-    keys, values = np.split(tokens, 2, axis=1)
-    group, window = needs.num_heads // needs.num_kv_heads, needs.windows[layer]
-    result = np.zeros_like(queries)
-    for index in range(len(queries)):
-        last = len(kept) - len(queries) + index
-        first = 0 if window is None else max(0, last - window + 1)
-        for head in range(needs.num_heads):
-            of_head = keys[first : last + 1, head // group]
-            scores = of_head @ queries[index, head] * needs.scale
-            weights = np.exp(scores - scores.max())
-            weights /= weights.sum()
-            result[index, head] = weights @ values[first : last + 1, head // group]
-    return result
-
-
-def rounded_to_8_bits(numbers: np.ndarray, scale: float) -> np.ndarray:
-    """As an 8-bit cache with a scale holds them: true numbers again."""
-    stored = torch.from_numpy(numbers / scale).float().clamp(-448, 448)
-    return stored.to(torch.float8_e4m3fn).double().numpy() * scale
+    def _begin_some(self) -> None:
+        while len(self._live) < self._rng.randint(1, MAX_SEQS):
+            name, prompt = f"r{self._num_begun}", self._rng.randint(1, 60)
+            self._num_begun += 1
+            length = min(prompt + self._rng.randint(0, 8), MAX_LEN)
+            self._live[name] = (prompt, length)
+            self._history.begin(name, prompt)
 
 
 def largest_error(
     attention: Attention, needs: AttentionNeeds, seed: int, num_steps: int = 8
 ) -> float:
-    """Run steps through all layers and compare; the largest difference there was."""
-    rng, source = Random(seed), torch.Generator().manual_seed(seed)
-    width = (needs.num_heads + 2 * needs.num_kv_heads) * needs.head_dim
-    dtype, worst = getattr(torch, needs.dtype), 0.0
-    is_quantised = needs.kv_dtype != needs.dtype
-    for plan, sequences in random_steps(rng, needs, num_steps):
-        attention.begin_step(plan, pack_batch(plan))
-        num_tokens = plan.num_scheduled_tokens
-        for layer in range(len(needs.windows)):
-            qkv = torch.randn((num_tokens, width), generator=source).to(dtype)
-            output = torch.full((num_tokens, needs.num_heads * needs.head_dim), 7.0)
-            output = output.to(dtype)
-            attention.attend(layer, qkv, output)
-            found = output.double().view(-1, needs.num_heads, needs.head_dim)
-            heads = qkv.double().view(num_tokens, -1, needs.head_dim).numpy()
-            first = 0
-            for index, (entry, one) in enumerate(
-                zip(plan.scheduled, sequences, strict=True)
-            ):
-                rows = slice(first, first + len(entry.token_ids))
-                first = rows.stop
-                queries, new = np.split(heads[rows], [needs.num_heads], axis=1)
-                if is_quantised:
-                    new = rounded_to_8_bits(new, needs.kv_scale)
-                    if index < plan.num_contexts:
-                        queries = rounded_to_8_bits(queries, 1.0)
-                if layer == len(one.kept):
-                    one.kept.append([])
-                one.kept[layer] += list(new)
-                expected = naive(queries, one.kept[layer], needs, layer)
-                worst = max(worst, float(abs(found[rows].numpy() - expected).max()))
-    return worst
+    """Run random steps and compare; the largest difference there was, or NaN.
+
+    Contexts' queries are 8-bit floats where the cache is.
+    """
+    history = AttentionHistory(
+        needs, {}, NUM_BLOCKS, seed=seed, rounds_queries=needs.kv_dtype != needs.dtype
+    )
+    steps, errors = MixedSteps(Random(seed), history), []
+    for _ in range(num_steps):
+        one = history.step(*steps.next_shares())
+        attention.begin_step(one.plan, pack_batch(one.plan))
+        found = attend(attention, needs, one.qkv)
+        errors.append((found.double() - one.expected).abs().max())
+    return float(torch.stack(errors).max())
