@@ -8,7 +8,7 @@ import pytest
 
 from hybrid.failure_reason import failure_reason
 
-NAME_WIDTH = 24
+NAME_WIDTH = 28
 RESULT_WIDTH = 30
 
 

@@ -21,6 +21,8 @@ from typing import Final
 import structlog
 import torch
 
+from hybrid.backends.trtllm.probe import IMPLEMENTATIONS
+from tests.gpu.attention_checks import LIMITS, check_capture, check_steps
 from tests.gpu.device_check import Check, Row, Setting, run_check
 from tests.gpu.memory_checks import (
     check_addresses,
@@ -39,9 +41,15 @@ CHECKS: Final[Mapping[str, Check]] = {
     "raw addresses": check_addresses,
     "KV scatter": check_kv_scatter,
     "tokens, tiny model": check_tokens,
+    "CUDA graphs": check_capture,
     **{
-        f"attention {name}": partial(check_attention, attention=name)
-        for name in ("torch", "flashinfer", "thop")
+        f"{name}, {dtype}": partial(check_steps, attention=name, kv_dtype=dtype)
+        for name in reversed(IMPLEMENTATIONS)
+        for dtype in LIMITS
+    },
+    **{
+        f"logits, {name}": partial(check_attention, attention=name)
+        for name in reversed(IMPLEMENTATIONS)
     },
     **{
         f"decoding, batch {batch}": partial(check_decoding, batch=batch)

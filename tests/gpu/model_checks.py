@@ -50,7 +50,10 @@ NUM_STEPS = 50
 
 
 def check_tokens(setting: Setting) -> str:
-    """Both executors give transformers' tokens, whatever shares a step."""
+    """Both executors give transformers' tokens, whatever shares a step.
+
+    In float32, in which no compiled kernel attends: all else of the model is seen.
+    """
     folder = setting.folder / "tiny"
     if not folder.exists():
         write_tiny_model(folder, "llama")

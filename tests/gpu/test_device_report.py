@@ -14,6 +14,7 @@ import torch
 from hybrid.backends.trtllm.torch_attention import TorchAttention
 from hybrid.testing import transformers_answers, write_tiny_model
 from tests.gpu import device_report
+from tests.gpu.attention_checks import LIMITS
 from tests.gpu.device_check import NAME_WIDTH, Check, Setting, run_check
 from tests.gpu.device_report import CHECKS, run_apart
 from tests.gpu.forced_plans import decode_plan, forced_plans
@@ -44,9 +45,14 @@ def test_without_a_gpu_what_can_be_checked_is_and_the_rest_says_why_not() -> Non
     assert head.startswith("check")
     assert "no CUDA device" in head
     assert len(rows) == len(CHECKS)
-    held = ["zero copy", "raw addresses", "KV scatter", "tokens, tiny model"]
+    held = {"zero copy", "raw addresses", "KV scatter", "tokens, tiny model"}
+    held |= {f"torch, {dtype}" for dtype in LIMITS}
+    kernels = {
+        f"{name}, {dtype}" for name in ("thop", "flashinfer") for dtype in LIMITS
+    }
     for name, row in zip(CHECKS, rows, strict=True):
-        result = "ok " if name in held else "skipped: no CUDA device"
+        lack = "its kernels need a cuda" if name in kernels else "no CUDA device"
+        result = "ok " if name in held else f"skipped: {lack}"
         assert row.startswith(f"{name:{NAME_WIDTH}}{result}")
 
 
