@@ -11,13 +11,9 @@ import pytest
 from hybrid.backends.interface import Executor
 from hybrid.backends.trtllm.executor import TrtllmExecutor
 from hybrid.testing import (
-    Answer,
     ExecutorConformance,
-    LoadedExecutor,
-    TokenIds,
-    transformers_answers,
 )
-from tests.backends.rounded_cache import ROUNDED, register
+from tests.backends.rounded_cache import RoundedCacheConformance
 from tests.backends.thop_stand import MACHINE
 from tests.backends.trtllm_standin import installed
 
@@ -69,26 +65,11 @@ class TestThopMid2026(_ThopConformance):
     block_sizes: ClassVar[Sequence[int] | None] = (32,)
 
 
-class TestThopFloat8Cache(_ThopConformance):
-    """A cache of 8-bit floats: transformers' answers over as coarse K and V."""
+class TestThopFloat8Cache(RoundedCacheConformance, _ThopConformance):
+    """An 8-bit cache, whose answers are those over as coarse K and V."""
 
     version: ClassVar[str] = "1.2.1"
-    architectures: ClassVar[Sequence[str]] = ("llama",)
-    block_sizes: ClassVar[Sequence[int] | None] = (16,)
     executor_options: ClassVar[Mapping[str, Any]] = {
         "attention": "thop",
         "kv_dtype": "float8_e4m3fn",
     }
-    logit_tolerance: ClassVar[float] = 4.0
-    """A number between two 8-bit floats may fall to either side."""
-
-    def reference(
-        self, loaded: LoadedExecutor, prompts: Sequence[TokenIds], num_tokens: int
-    ) -> list[Answer]:
-        """Ask transformers, its K and V rounded."""
-        register()
-        assert loaded.source is not None
-        folder = loaded.source.path
-        return transformers_answers(
-            folder, prompts, num_tokens, attn_implementation=ROUNDED
-        )

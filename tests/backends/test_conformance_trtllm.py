@@ -6,14 +6,9 @@ from typing import Any, ClassVar
 import pytest
 
 from hybrid.testing import (
-    ARCHITECTURES,
-    Answer,
     ExecutorConformance,
-    LoadedExecutor,
-    TokenIds,
-    transformers_answers,
 )
-from tests.backends.rounded_cache import ROUNDED, register
+from tests.backends.rounded_cache import RoundedCacheConformance
 
 
 class TestTrtllmTorch(ExecutorConformance):
@@ -25,28 +20,13 @@ class TestTrtllmTorch(ExecutorConformance):
     executor_options: ClassVar[Mapping[str, Any]] = {"attention": "torch"}
 
 
-class TestTrtllmFloat8Cache(TestTrtllmTorch):
-    """A cache of 8-bit floats: transformers' answers over as coarse K and V."""
+class TestTrtllmFloat8Cache(RoundedCacheConformance, TestTrtllmTorch):
+    """An 8-bit cache, whose answers are those over as coarse K and V."""
 
-    architectures: ClassVar[Sequence[str]] = ARCHITECTURES[:1]
-    block_sizes: ClassVar[Sequence[int] | None] = (16,)
     executor_options: ClassVar[Mapping[str, Any]] = {
         "attention": "torch",
         "kv_dtype": "float8_e4m3fn",
     }
-    logit_tolerance: ClassVar[float] = 4.0
-    """A number between two 8-bit floats may fall to either side."""
-
-    def reference(
-        self, loaded: LoadedExecutor, prompts: Sequence[TokenIds], num_tokens: int
-    ) -> list[Answer]:
-        """Ask transformers, its K and V rounded."""
-        register()
-        assert loaded.source is not None
-        folder = loaded.source.path
-        return transformers_answers(
-            folder, prompts, num_tokens, attn_implementation=ROUNDED
-        )
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from tests.backends.engine_plans import (
     entry,
     plan_of,
 )
-from tests.backends.standin_session import Seen, installed_runtime
+from tests.backends.standin_session import Seen
 from tests.backends.trt_engine_stand import open_engine
 
 
@@ -37,19 +36,6 @@ def weights(
     """A tiny model's Hugging Face directory."""
     folder = tmp_path_factory.mktemp("weights")
     return write_tiny_model(folder, request.param)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, of one architecture."""
-    return write_tiny_model(tmp_path_factory.mktemp("weights"), "llama")
-
-
-@pytest.fixture
-def seen() -> Iterator[Seen]:
-    """TensorRT-LLM 1.2.1, as the stand-in has it."""
-    with installed_runtime() as what:
-        yield what
 
 
 @torch.inference_mode()

@@ -1,6 +1,5 @@
 """An engine that cannot be loaded, or has tensors of another kind, is refused."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,23 +8,9 @@ from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSourc
 from hybrid.backends.trtllm.engine_runner import EngineRunner
 from hybrid.backends.trtllm.machine import Machine
 from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
-from hybrid.testing.models import write_tiny_model
 from tests.backends.standin_engine import build_standin_engine
 from tests.backends.standin_session import Seen, installed_runtime
 from tests.backends.trt_engine_stand import CONFIG, HERE, open_engine
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, of one architecture."""
-    return write_tiny_model(tmp_path_factory.mktemp("weights"), "llama")
-
-
-@pytest.fixture
-def seen() -> Iterator[Seen]:
-    """TensorRT-LLM 1.2.1, as the stand-in has it."""
-    with installed_runtime() as what:
-        yield what
 
 
 @pytest.mark.usefixtures("seen")
