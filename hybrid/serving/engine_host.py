@@ -138,13 +138,16 @@ class EngineHost:
         finally:
             # Closed here, not when it is collected: the blocks are free at once.
             await outputs.aclose()
-            self.admission.leave(num_tokens)
-            self._live.discard(request_id)
-            if not self._live:
-                self._is_idle.set()
+            self._leave(request_id, num_tokens)
             assert end is not None, "a stream ends with a last output or an error"
             for watcher in self.watchers:
                 watcher.ended(request_id, end)
+
+    def _leave(self, request_id: str, num_tokens: int) -> None:
+        self.admission.leave(num_tokens)
+        self._live.discard(request_id)
+        if not self._live:
+            self._is_idle.set()
 
     def abort(self, request_id: str) -> None:
         """End a request with finish reason ``abort``; unknown is no error."""

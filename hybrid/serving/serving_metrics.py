@@ -165,36 +165,16 @@ def _counters(snapshot: EngineSnapshot) -> Iterator[tuple[str, str, float]]:
 def _histograms(
     requests: RequestHistograms,
 ) -> Iterator[tuple[str, str, Histogram]]:
-    yield (
-        "vllm:time_to_first_token_seconds",
-        "From arrival to the first token.",
-        requests.first_token_s,
-    )
-    yield (
-        "vllm:inter_token_latency_seconds",
-        "Between one token and the next.",
-        requests.inter_token_s,
-    )
-    yield (
-        "vllm:e2e_request_latency_seconds",
-        "From arrival to the end.",
-        requests.total_s,
-    )
-    yield (
-        "vllm:request_queue_time_seconds",
-        "From arrival to the first step that ran some of it.",
-        requests.queue_s,
-    )
-    yield (
-        "vllm:request_prefill_time_seconds",
-        "From that step to the first token.",
-        requests.prefill_s,
-    )
-    yield (
-        "vllm:request_decode_time_seconds",
-        "From the first token to the end.",
-        requests.decode_s,
-    )
+    """Seconds, then tokens."""
+    for name, text, histogram in (
+        ("time_to_first_token", "Arrival to the first token.", requests.first_token_s),
+        ("inter_token_latency", "A token to the next.", requests.inter_token_s),
+        ("e2e_request_latency", "Arrival to the end.", requests.total_s),
+        ("request_queue_time", "Arrival to the first step.", requests.queue_s),
+        ("request_prefill_time", "First step to first token.", requests.prefill_s),
+        ("request_decode_time", "First token to the end.", requests.decode_s),
+    ):
+        yield f"vllm:{name}_seconds", text, histogram
     yield (
         "vllm:request_prompt_tokens",
         "Prompt tokens of a request.",
