@@ -1,10 +1,11 @@
 """An executor for the tests of a server that runs as a process of its own.
 
-It is led by files in a folder, and says what it is told to.
+It is led by files in a folder.
 """
 
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +23,20 @@ from hybrid.backends.null.executor import CAPABILITIES, NullExecutor
 
 PATIENCE_S = 60.0
 """A gate that nobody opens is a failure, no hang."""
-_OWN_OPTIONS = ("folder", "answer")
 
 
 class GatedExecutor(NullExecutor):
-    """Led by files in the option ``folder``; says the option ``answer``, if given.
+    """Led by files in the option ``folder``.
 
     While ``hold`` exists a step lasts, and burns a core; ``hold-load`` does the same to
-    loading; with ``die`` a step raises. After the answer it draws the model's own end.
+    loading; with ``die`` a step raises. With ``answer`` it says that file's text and
+    then draws the model's own end.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = Path()
-        self._answer_ids: list[int] = []
+        self._model: Path | None = None
 
     def capabilities(self) -> Capabilities:
         """The null executor's."""
@@ -49,11 +50,8 @@ class GatedExecutor(NullExecutor):
     ) -> ModelInfo:
         """Take its own options, leave the rest to the null executor."""
         options = dict(config.options)
-        own = {name: options.pop(name, None) for name in _OWN_OPTIONS}
-        self._folder = Path(own["folder"])
-        if own["answer"] is not None:
-            assert model is not None
-            self._answer_ids = _encode(model.path, own["answer"])
+        self._folder = Path(options.pop("folder"))
+        self._model = None if model is None else model.path
         self._wait_at(self._folder / "hold-load")
         return super().load(model, replace(config, options=options), progress)
 
@@ -63,11 +61,14 @@ class GatedExecutor(NullExecutor):
         if (self._folder / "die").exists():
             raise RuntimeError("told to die")
         result = super().execute(plan)
-        if self._answer_ids:
-            self._say(plan, np.from_dlpack(result.logits))
+        if (self._folder / "answer").exists():
+            assert self._model is not None
+            text = (self._folder / "answer").read_text("utf-8")
+            self._say(_encode(self._model, text), plan, np.from_dlpack(result.logits))
         return result
 
-    def _say(self, plan: StepPlan, logits: np.ndarray) -> None:
+    @staticmethod
+    def _say(ids: list[int], plan: StepPlan, logits: np.ndarray) -> None:
         """Raise the logit of the answer's next token, in place."""
         row = 0
         for entry in plan.scheduled:
@@ -75,7 +76,6 @@ class GatedExecutor(NullExecutor):
             if entry.num_logits_rows:
                 place = entry.num_computed_tokens + len(entry.token_ids)
                 place -= len(entry.request.prompt_token_ids)
-                ids = self._answer_ids
                 logits[row - 1, ids[min(place, len(ids) - 1)]] = 100.0
 
     @staticmethod
@@ -86,6 +86,7 @@ class GatedExecutor(NullExecutor):
             sum(range(10_000))
 
 
+@cache
 def _encode(model: Path, text: str) -> list[int]:
     import tokenizers  # noqa: PLC0415 - an extra
 

@@ -179,6 +179,8 @@ def test_a_port_in_use_is_told_before_the_model_loads(
     """Nobody waits for a model to hear that a port is taken; nor is it shared."""
     (tmp_path / "hold-load").touch()
     with socket.socket() as taken:
+        # With it, gRPC would share the port and get every second call.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]

@@ -1,0 +1,304 @@
+"""``hybrid serve`` with its gateway, driven by the official ``openai`` client."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from smg_grpc_proto import vllm_engine_pb2 as pb
+
+from tests.serving.serve_process import (
+    Client,
+    ServeProcess,
+    addresses,
+    connected,
+    started,
+    until,
+)
+
+HELLO: Any = [{"role": "user", "content": "hi"}]
+MAX_REQUESTS = 4
+
+
+class Stand:
+    """A running server, whose executor says what it is told to."""
+
+    def __init__(self, server: ServeProcess, http: str, engine: Client) -> None:
+        self.server = server
+        self.engine = engine
+        self.http = http
+        self.openai = openai.OpenAI(
+            base_url=f"{http}/v1", api_key="none", max_retries=0
+        )
+
+    def say(self, text: str) -> None:
+        """Answer every request by a text."""
+        (self.server.folder / "answer").write_text(text, "utf-8")
+
+    def chat(self, **options: Any) -> Any:
+        """Ask for a chat completion."""
+        given = {"model": "tiny", "messages": HELLO} | options
+        return self.openai.chat.completions.create(**given)
+
+    def is_idle(self) -> bool:
+        """Whether no request is left, and no block is in use."""
+        loads = self.engine.engine.GetLoads(pb.GetLoadsRequest(), timeout=60).loads
+        return loads[0].num_total_reqs == 0 and loads[0].num_used_tokens == 0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """One server for all tests: a gateway takes seconds to end."""
+    options = ("--port", "0", "--http-port", "0", "--served-model-name", "tiny")
+    options += ("--max-requests", str(MAX_REQUESTS), "--num-kv-blocks", "1000")
+    options += ("-x", "max_model_len=30000")
+    options += ("--gateway-option", "tool-call-parser=json")
+    with started(tmp_path_factory.mktemp("serve"), *options) as server:
+        ports = addresses(server)
+        with connected(ports["grpc"]) as engine:
+            stand = Stand(server, ports["http"], engine)
+            yield stand
+            stand.openai.close()
+
+
+@pytest.fixture
+def stand(running: Stand) -> Iterator[Stand]:
+    """The server, idle before and after."""
+    until(running.is_idle)
+    running.say("Hello, world")
+    yield running
+    (running.server.folder / "hold").unlink(missing_ok=True)
+    until(running.is_idle)
+
+
+def gather(chunks: Any) -> tuple[dict[int, str], dict[int, str], list[Any]]:
+    """Read a stream: texts and finish reasons by index, and the usage chunks."""
+    texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    usages = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            assert choice.index not in reasons
+            delta = getattr(choice, "delta", None)
+            text = choice.text if delta is None else delta.content
+            texts[choice.index] = texts.get(choice.index, "") + (text or "")
+            if choice.finish_reason is not None:
+                reasons[choice.index] = choice.finish_reason
+        if chunk.usage is not None:
+            assert not chunk.choices
+            usages.append(chunk.usage)
+    return texts, reasons, usages
+
+
+def test_the_model_is_listed(stand: Stand) -> None:
+    """Clients see the name that the server was given."""
+    assert [model.id for model in stand.openai.models.list()] == ["tiny"]
+
+
+def test_chat_whole_and_streamed(stand: Stand) -> None:
+    """A stream adds up to the answer; one last chunk has the same usage, if wanted."""
+    whole = stand.chat()
+    (choice,) = whole.choices
+    assert (choice.message.content, choice.finish_reason) == ("Hello, world", "stop")
+    # The model's own end is a token, too.
+    assert whole.usage.completion_tokens == len("Hello, world") + 1
+    texts, reasons, usages = gather(
+        stand.chat(stream=True, stream_options={"include_usage": True})
+    )
+    assert (texts, reasons) == ({0: "Hello, world"}, {0: "stop"})
+    (usage,) = usages
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [getattr(usage, c) for c in counts] == [
+        getattr(whole.usage, c) for c in counts
+    ]
+    assert gather(stand.chat(stream=True))[2] == []
+
+
+def test_completions_whole_and_streamed(stand: Stand) -> None:
+    """The older API says the same, of a prompt without a template."""
+    create = stand.openai.completions.create
+    whole = create(model="tiny", prompt="hi")
+    assert whole.choices[0].text == "Hello, world"
+    assert whole.usage is not None
+    assert whole.usage.prompt_tokens == 2
+    texts, reasons, _ = gather(create(model="tiny", prompt="hi", stream=True))
+    assert (texts, reasons) == ({0: "Hello, world"}, {0: "stop"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_max_tokens_cuts_an_answer(stand: Stand, stream: bool) -> None:
+    """The reason is length, and the tokens are as many as were allowed."""
+    result = stand.chat(max_tokens=5, stream=stream)
+    if stream:
+        assert gather(result)[:2] == ({0: "Hello"}, {0: "length"})
+    else:
+        assert result.choices[0].message.content == "Hello"
+        assert result.choices[0].finish_reason == "length"
+        assert result.usage.completion_tokens == 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers(stand: Stand, stream: bool) -> None:
+    """Each of n answers ends once, and the usage counts all of them."""
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    result = stand.chat(n=2, seed=7, stream=stream, **options)
+    if stream:
+        texts, reasons, (usage,) = gather(result)
+    else:
+        texts = {c.index: c.message.content for c in result.choices}
+        reasons = {c.index: c.finish_reason for c in result.choices}
+        usage = result.usage
+    assert texts == {0: "Hello, world", 1: "Hello, world"}
+    assert reasons == {0: "stop", 1: "stop"}
+    assert usage.completion_tokens == 2 * (len("Hello, world") + 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_is_cut_off_and_ends_the_request(
+    stand: Stand, stream: bool
+) -> None:
+    """Nothing of it leaks into a stream; our own stream ends there."""
+    stand.say("one two three" + " and on" * 1000)
+    result = stand.chat(stop=["two"], stream=stream)
+    if stream:
+        assert gather(result)[:2] == ({0: "one "}, {0: "stop"})
+    else:
+        assert result.choices[0].message.content == "one "
+        assert result.usage.completion_tokens == len("one two")
+
+
+def test_logprobs_belong_to_their_tokens(stand: Stand) -> None:
+    """Each token of the text has its own, and as many alternatives as asked for."""
+    choice = stand.chat(logprobs=True, top_logprobs=2).choices[0]
+    entries = choice.logprobs.content
+    # The gateway leaves out the one of the model's own end.
+    assert [entry.token for entry in entries] == list("Hello, world")
+    for entry in entries:
+        assert [len(entry.top_logprobs), entry.bytes] == [2, list(entry.token.encode())]
+        assert entry.top_logprobs[0].token == entry.token
+        assert entry.top_logprobs[0].logprob == entry.logprob
+        assert entry.top_logprobs[1].logprob < entry.logprob
+
+
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+]
+
+
+def test_a_tool_call(stand: Stand) -> None:
+    """What a model says in its own form reaches the client as a call, both ways."""
+    stand.say('{"name": "get_weather", "parameters": {"city": "Paris"}}')
+    (choice,) = stand.chat(tools=TOOLS).choices
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    deltas = [
+        part
+        for chunk in stand.chat(tools=TOOLS, stream=True)
+        for part in (chunk.choices[0].delta.tool_calls or ())
+    ]
+    assert deltas[0].function.name == "get_weather"
+    arguments = "".join(part.function.arguments or "" for part in deltas)
+    assert json.loads(arguments) == {"city": "Paris"}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "word"),
+    [
+        ({"model": "nope"}, 404, "nope"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"top_p": 2}, 400, "top_p"),
+        ({"messages": []}, 400, "messages"),
+        ({"max_tokens": -1}, 400, "max_tokens"),
+        ({"max_tokens": 40000}, 400, "max_tokens"),
+        ({"n": 0}, 400, "n:"),
+        ({"top_logprobs": 50, "logprobs": True}, 400, "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "x" * 31000}]}, 400, "context"),
+        ({"extra_body": {"min_tokens": 9, "max_tokens": 3}}, 400, "min_tokens"),
+        ({"extra_body": {"stop_token_ids": [9999]}}, 400, "stop_token_ids"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_request_is_the_clients_fault(
+    stand: Stand, options: dict[str, Any], status: int, word: str, stream: bool
+) -> None:
+    """It is a 4xx with an error object that names what is wrong; the next one works."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        stand.chat(stream=stream, **options)
+    assert refused.value.status_code == status
+    body = refused.value.body
+    assert isinstance(body, dict)
+    assert set(body) >= {"message", "type", "code", "param"}
+    assert word in body["message"]
+    assert stand.chat().choices[0].message.content == "Hello, world"
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"\\udc00 x"'])
+def test_half_a_character_is_a_bad_request(stand: Stand, text: str) -> None:
+    """A lone surrogate in JSON ends as a 400, not as an error of ours."""
+    body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": {text}}}]}}'
+    headers = {"content-type": "application/json"}
+    with pytest.raises(openai.BadRequestError):
+        stand.openai.post(
+            "/chat/completions",
+            cast_to=object,
+            content=body.encode(),
+            options={"headers": headers},
+        )
+
+
+def test_a_full_server_says_429(stand: Stand) -> None:
+    """A request above the limit is refused, however often the gateway asks again."""
+    stand.server.set_gate("hold")
+    with ThreadPoolExecutor(MAX_REQUESTS) as clients:
+        answers = [clients.submit(stand.chat) for _ in range(MAX_REQUESTS)]
+        until(lambda: stand.engine.num_active() == MAX_REQUESTS)
+        with pytest.raises(openai.RateLimitError) as refused:
+            stand.chat()
+        body = refused.value.body
+        assert isinstance(body, dict)
+        assert f"at most {MAX_REQUESTS}" in body["message"]
+        stand.server.open_gate("hold")
+        for answer in answers:
+            assert answer.result().choices[0].message.content == "Hello, world"
+
+
+def test_a_client_that_leaves_a_stream_frees_its_blocks(stand: Stand) -> None:
+    """The request is not computed to its end for nobody."""
+    stand.say("on and " * 1500)
+    stream = stand.chat(stream=True)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    until(stand.is_idle)
+    assert aborted(stand) >= 1
+
+
+def test_a_client_that_leaves_without_a_stream_frees_its_blocks(stand: Stand) -> None:
+    """The same where the client had seen nothing yet."""
+    stand.say("on and " * 1500)
+    before = aborted(stand)
+    with pytest.raises(openai.APITimeoutError):
+        stand.chat(timeout=0.3)
+    until(stand.is_idle)
+    assert aborted(stand) == before + 1
+
+
+def aborted(stand: Stand) -> int:
+    """How many requests ended as aborted, by their own lines in the log."""
+    lines = stand.server.log.splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    return sum(event.get("finish_reason") == "abort" for event in events)
