@@ -9,6 +9,7 @@ from typing import Any, Final
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from hybrid import __version__
+from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.metrics import EngineSnapshot
 
 from .engine_host import EngineHost, HostState
@@ -28,9 +29,13 @@ smg-grpc-servicer 0.14.1 (``vllm/model_info.py``)."""
 
 
 def model_info(model: ServedModel) -> Any:
-    """Make a ``GetModelInfoResponse``; reads small files of the model's directory."""
-    config = _read_json(model.path, "config.json")
-    generation = _read_json(model.path, "generation_config.json")
+    """Make a ``GetModelInfoResponse``; reads small files of the model's directory.
+
+    Raises:
+        CheckpointError: one of them is no JSON object.
+    """
+    config = _read(model.path, "config.json")
+    generation = _read(model.path, "generation_config.json")
     path = "" if model.path is None else str(model.path)
     tokenizer = model.tokenizer
     defaults = {
@@ -56,15 +61,9 @@ def model_info(model: ServedModel) -> Any:
     )
 
 
-def _read_json(directory: Path | None, name: str) -> dict[str, Any]:
-    """A file's object; empty where there is none: these are hints to gateways."""
-    if directory is None:
-        return {}
-    try:
-        content = json.loads((directory / name).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _read(directory: Path | None, name: str) -> dict[str, object]:
+    path = None if directory is None else directory / name
+    return (path and read_json_object(path)) or {}
 
 
 def _id(value: object) -> int:
@@ -90,21 +89,17 @@ def server_info(host: EngineHost) -> Any:
     )
 
 
-def loads(host: EngineHost) -> Any:
-    """Make a ``GetLoadsResponse``: the engine as of its last step."""
-    return pb.GetLoadsResponse(
-        timestamp=datetime.now(UTC).isoformat(),
-        version=__version__,
-        dp_rank_count=1,
-        loads=[_load(host.stats(), host.model.max_num_seqs)],
-    )
+def loads(stats: EngineSnapshot, max_num_seqs: int) -> Any:
+    """Make a ``GetLoadsResponse``.
 
-
-def _load(stats: EngineSnapshot, max_num_seqs: int) -> Any:
+    Args:
+        stats: of the engine's last step.
+        max_num_seqs: most sequences at once.
+    """
     # As vLLM counts: cached blocks that nobody owns are free.
     usage = 1.0 - stats.kv_free_blocks / stats.kv_total_blocks
     num_queried = stats.prefix_cache_queries_total
-    return pb.SchedulerLoad(
+    load = pb.SchedulerLoad(
         num_running_reqs=stats.num_requests_running,
         num_waiting_reqs=stats.num_requests_waiting,
         num_total_reqs=stats.num_requests_running + stats.num_requests_waiting,
@@ -112,8 +107,12 @@ def _load(stats: EngineSnapshot, max_num_seqs: int) -> Any:
         max_total_num_tokens=stats.kv_capacity_tokens,
         token_usage=usage,
         utilization=usage,
-        cache_hit_rate=stats.prefix_cache_hits_total / num_queried
-        if num_queried
-        else 0.0,
+        cache_hit_rate=stats.prefix_cache_hits_total / max(num_queried, 1),
         max_running_requests=max_num_seqs,
+    )
+    return pb.GetLoadsResponse(
+        timestamp=datetime.now(UTC).isoformat(),
+        version=__version__,
+        dp_rank_count=1,
+        loads=[load],
     )

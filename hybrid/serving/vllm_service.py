@@ -11,13 +11,22 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from smg_grpc_proto.generated import common_pb2
 
+from hybrid.scheduler import UnsupportedFeature
+
+from .cache_flush import flush_cache
 from .engine_host import EngineHost, HostState
 from .live_requests import LiveRequests
 from .rpc_errors import errors_as_status
 from .tokenizer_archive import TokenizerArchive
 from .vllm_info import loads, model_info, server_info
+from .vllm_kv_events import KvEventMessages
 from .vllm_request import parse_request
 from .vllm_stream import AnswerMessages
+
+NO_PROFILER: Final = (
+    "this server has no profiler of its own: a sampling profiler (py-spy, perf) "
+    "attaches to its process from outside"
+)
 
 
 class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
@@ -79,7 +88,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
         """How busy the engine is."""
-        return loads(self._host)
+        return loads(self._host.stats(), self._host.model.max_num_seqs)
 
     async def GetTokenizer(self, request: Any, context: Any) -> None:
         """The model's tokenizer files as one zip, in pieces."""
@@ -94,6 +103,41 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
             for data, sha256 in archive.pieces():
                 chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
                 await context.write(chunk)
+
+    async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
+        """What the prefix cache holds, now and after every step.
+
+        No history is kept: wherever a client wants to resume, it gets the present.
+        """
+        async with errors_as_status(context):
+            # Clients wait for the headers, and an idle engine sends nothing else.
+            await context.send_initial_metadata(())
+            messages = KvEventMessages()
+            async with aclosing(self._host.engine.subscribe_kv_events()) as batches:
+                try:
+                    async for batch in batches:
+                        await context.write(messages.message(batch))
+                except UnsupportedFeature as error:
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+
+    async def FlushCache(self, request: Any, context: Any) -> Any:
+        """Forget cached prefixes, at once or when the engine is idle."""
+        async with errors_as_status(context):
+            if await flush_cache(self._host.engine, request.timeout_s):
+                return common_pb2.FlushCacheResponse(
+                    success=True, message="the prefix cache is empty"
+                )
+            return common_pb2.FlushCacheResponse(
+                success=False, message="requests are running: nothing was done"
+            )
+
+    async def StartProfile(self, request: Any, context: Any) -> None:
+        """Refused; see ``NO_PROFILER``."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
+
+    async def StopProfile(self, request: Any, context: Any) -> None:
+        """Refused; see ``NO_PROFILER``."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
 
     async def Embed(self, request: Any, context: Any) -> None:
         """Refused: the engine's executors give logits, not embeddings."""
