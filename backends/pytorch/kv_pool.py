@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hybrid.bridge import KVLayout
+from hybrid.bridge.cell_check import check_cells
 from hybrid.bridge.lent_memory import LentMemory
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import BlockCopy
@@ -52,6 +53,7 @@ class KVPool:
         """For whoever keeps the address: it stays right, or says so."""
         self.by_block: Final = pool.permute(layout.to_logical)
         """``[block, layer, kv, head, token, dim]``, a view."""
+        check_cells(layout, self.by_block.stride())
         # One-byte floats are moved as bytes: torch indexes no others everywhere.
         plain = pool.view(torch.uint8) if pool.element_size() == 1 else pool
         self._blocks: Final = plain.permute(layout.to_logical)

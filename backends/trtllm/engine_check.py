@@ -17,6 +17,8 @@ from .engine_config import BuiltEngine
 FULL_ATTENTION: Final = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 """Models whose every layer sees all tokens. Of others a caller must tell the engine the
 windows, and its config.json does not hold them."""
+BLOCK_SIZES: Final = (32, 16, 64, 128)
+"""Tokens per block that the executor takes, the preferred first."""
 LAST_CANDIDATE: Final = 20
 """1.3.0rc20 is the last TensorRT-LLM that runs engines."""
 AUTO: Final = {"attention": "auto", "kv_dtype": "auto", "kv_scale": 1.0}
@@ -40,21 +42,43 @@ def runs_engines(version: str) -> bool:
     return is_candidate and int(candidate) <= LAST_CANDIDATE
 
 
-def check_engine(engine: BuiltEngine, config: ExecutorConfig, installed: str) -> None:
-    """Hold an engine against what is asked of it.
+def check_version(engine: BuiltEngine, installed: str) -> None:
+    """Hold an engine against the TensorRT-LLM that is here.
+
+    Args:
+        engine: as its config.json says.
+        installed: the package's version.
+
+    Raises:
+        UnsupportedFeature: it runs no engines, or not this one.
+    """
+    if not runs_engines(installed):
+        raise UnsupportedFeature(
+            f"{engine.path}: tensorrt_llm {installed} is here, which runs no TensorRT "
+            f"engines; 1.3.0rc{LAST_CANDIDATE} is the last that does"
+        )
+    if _release(engine.version) != _release(installed):
+        raise UnsupportedFeature(
+            f"{engine.path}: it was built by tensorrt_llm {engine.version}, "
+            f"{installed} is here, and an engine runs on its builder alone: build it "
+            "anew, or install that version"
+        )
+
+
+def check_engine(engine: BuiltEngine, config: ExecutorConfig) -> None:
+    """Hold an engine against what is asked of it; needs neither package nor GPU.
 
     Args:
         engine: as its config.json says.
         config: of the executor.
-        installed: version of the TensorRT-LLM that is here.
 
     Raises:
-        UnsupportedFeature: it cannot be run by this executor or this TensorRT-LLM.
+        UnsupportedFeature: it cannot be run by this executor.
         ConfigError: an option is not what it was built for.
     """
-    for problem in _impossible(engine, installed):
+    for problem in _impossible(engine):
         raise UnsupportedFeature(f"{engine.path}: {problem}")
-    if engine.dtype == "float32" and config.device == "cuda":
+    if engine.dtype == "float32" and config.device != "cpu":
         # Those that it falls back to ignore what is cached.
         raise UnsupportedFeature(
             f"{engine.path}: it computes in float32, for which TensorRT-LLM has no "
@@ -64,18 +88,7 @@ def check_engine(engine: BuiltEngine, config: ExecutorConfig, installed: str) ->
         raise ConfigError(f"{engine.path}: {problem}")
 
 
-def _impossible(engine: BuiltEngine, installed: str) -> Iterator[str]:
-    if not runs_engines(installed):
-        yield (
-            f"tensorrt_llm {installed} is here, which runs no TensorRT engines; "
-            f"1.3.0rc{LAST_CANDIDATE} is the last that does"
-        )
-    if _release(engine.version) != _release(installed):
-        yield (
-            f"it was built by tensorrt_llm {engine.version}, {installed} is here, and "
-            "an engine runs on its builder alone: build it anew, or install that "
-            "version"
-        )
+def _impossible(engine: BuiltEngine) -> Iterator[str]:
     if engine.architecture not in FULL_ATTENTION:
         known = ", ".join(FULL_ATTENTION)
         yield (
@@ -130,6 +143,18 @@ def _wrong_builds(engine: BuiltEngine) -> Iterator[str]:
 
 
 def _mismatches(engine: BuiltEngine, config: ExecutorConfig) -> Iterator[str]:
+    if engine.block_size not in BLOCK_SIZES:
+        known = ", ".join(map(str, sorted(BLOCK_SIZES)))
+        yield (
+            f"it was built for blocks of {engine.block_size} tokens, this executor has "
+            f"{known}: build it anew with trtllm-build --tokens_per_block 32"
+        )
+    if engine.max_num_tokens < engine.block_size:
+        yield (
+            f"its steps hold {engine.max_num_tokens} tokens, fewer than a block of "
+            f"{engine.block_size}: build it anew with trtllm-build --max_num_tokens "
+            "2048"
+        )
     if config.block_size != engine.block_size:
         yield (
             f"block_size is {config.block_size}, it was built for "

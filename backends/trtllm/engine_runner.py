@@ -18,7 +18,7 @@ from hybrid.bridge import KVLayout, KVOrder, PackedBatch, pack_batch
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 
-from .engine_check import check_engine
+from .engine_check import check_engine, check_version
 from .engine_config import ENGINE_FILE, read_engine_config
 from .engine_session import EngineSession, installed_version
 from .engine_tensors import INPUT_DTYPES, EngineTensors, cache_indirection_bytes
@@ -39,13 +39,15 @@ class EngineRunner(Runner):
     def __init__(
         self, source: ModelSource, config: ExecutorConfig, machine: Machine
     ) -> None:
+        self._engine: Final = read_engine_config(source.path)
+        # What can be said without GPU and package is said first: on the builder's host.
+        check_engine(self._engine, config)
         if config.device != machine.kernel_device:
             raise ConfigError(
-                f"{source.path}: device is {config.device!r}, an engine runs on "
-                f"{machine.kernel_device}"
+                f"{source.path}: an engine runs on {machine.kernel_device}, the device "
+                f"is {config.device!r}; there are: {', '.join(machine.devices)}"
             )
-        self._engine: Final = read_engine_config(source.path)
-        check_engine(self._engine, config, installed_version())
+        check_version(self._engine, installed_version())
         self._config: Final = config
         self._max_model_len: Final = config.max_model_len or self._engine.max_seq_len
         self._device: Final = torch.device(config.device)

@@ -57,6 +57,8 @@ class EngineSession:
             path: of the serialised engine.
             known: dtypes of the inputs that can be given, by name.
         """
+        if not path.stat().st_size:
+            raise CheckpointError(f"{path} is empty")
         import_library("tensorrt_llm.plugin")._load_plugin_lib()  # noqa: SLF001 - the only way to TensorRT-LLM's attention
         self._runtime: Final[Any] = import_library("tensorrt_llm.runtime")
         try:

@@ -27,6 +27,7 @@ from hybrid.bridge import KVLayout, KVOrder
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 
+from .engine_check import BLOCK_SIZES
 from .engine_config import ENGINE_FILE
 from .machine import Machine
 from .options import Options
@@ -51,7 +52,7 @@ class TrtllmExecutor(Executor):
             devices=devices,
             dtypes=tuple(TORCH_DTYPES),
             fast_dtypes={device: fast_dtypes(device) for device in devices},
-            block_sizes=(32, 16, 64, 128),
+            block_sizes=BLOCK_SIZES,
             kv_orders=(KVOrder.BLOCK_FIRST,),
             aligned_chunks=True,
             prompt_logprobs=self._runner is None or self._runner.gives_every_row,

@@ -79,5 +79,5 @@ def test_a_cpu_is_refused(llama: Path, tmp_path: Path) -> None:
     """On a real machine an engine runs on a GPU alone."""
     build_standin_engine(llama, tmp_path)
     source = ModelSource("e", tmp_path, CheckpointFormat.COMPILED)
-    with pytest.raises(ConfigError, match="device is 'cpu', an engine runs on cuda"):
+    with pytest.raises(ConfigError, match="engine runs on cuda, the device is 'cpu'"):
         EngineRunner(source, CONFIG, Machine(("cpu",), None))

@@ -10,6 +10,7 @@ import pytest
 import hybrid
 from hybrid.cli import run
 from hybrid.cli.standard_streams import MAX_NOTE_CHARACTERS
+from hybrid.scheduler.errors import ExecutorFailed
 from tests.hybrid.cli_stand import ScriptedLLM, new_scripted_llm, write_tiny_model
 from tests.source_tree import ROOT
 
@@ -38,6 +39,29 @@ def test_a_panic_is_one_line(llm: type[ScriptedLLM], capsys: Captured) -> None:
         "error: PanicException: no entry found for key (HYBRID_DEBUG=1 shows where)\n"
     )
     assert llm.instances[0].is_closed
+
+
+def test_an_answer_that_breaks_off_is_an_error(
+    llm: type[ScriptedLLM], capsys: Captured
+) -> None:
+    """What came is shown; the reason and the exit code say that it is not all."""
+    llm.breaks_off = "highest logit is nan"
+    assert run(["generate", "-m", "x", "p"]) == 1
+    assert capsys.readouterr() == ("Paris.\n", "error: highest logit is nan\n")
+    assert run(["generate", "-m", "x", "p", "--json"]) == 1
+    assert capsys.readouterr() == ("", "error: highest logit is nan\n")
+
+
+def test_a_traceback_is_there_for_who_wants_it(
+    llm: type[ScriptedLLM], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HYBRID_DEBUG=1 shows where an error came from."""
+    monkeypatch.setenv("HYBRID_DEBUG", "1")
+    llm.error = ExecutorFailed("died")
+    assert run(["generate", "-m", "x", "p"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: died\n")
+    assert "Traceback" in err
 
 
 def test_a_generators_end_is_not_ours_to_tell(llm: type[ScriptedLLM]) -> None:

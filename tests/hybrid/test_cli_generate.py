@@ -266,29 +266,6 @@ def test_whatever_fails_is_one_line(
     assert llm.instances[0].is_closed
 
 
-def test_an_answer_that_breaks_off_is_an_error(
-    llm: type[ScriptedLLM], capsys: Captured
-) -> None:
-    """What came is shown; the reason and the exit code say that it is not all."""
-    llm.breaks_off = "highest logit is nan"
-    assert run(["generate", "-m", "x", "p"]) == 1
-    assert capsys.readouterr() == ("Paris.\n", "error: highest logit is nan\n")
-    assert run(["generate", "-m", "x", "p", "--json"]) == 1
-    assert capsys.readouterr() == ("", "error: highest logit is nan\n")
-
-
-def test_a_traceback_is_there_for_who_wants_it(
-    llm: type[ScriptedLLM], capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HYBRID_DEBUG=1 shows where an error came from."""
-    monkeypatch.setenv("HYBRID_DEBUG", "1")
-    llm.error = ExecutorFailed("died")
-    assert run(["generate", "-m", "x", "p"]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("error: died\n")
-    assert "Traceback" in err
-
-
 def test_text_that_is_not_utf8_is_refused(
     llm: type[ScriptedLLM], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
