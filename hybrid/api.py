@@ -33,6 +33,9 @@ from hybrid.bridge import (
 )
 from hybrid.scheduler import (
     BlockCopy,
+    BlocksRemoved,
+    BlocksStored,
+    CacheCleared,
     CheckpointError,
     ConfigError,
     DuplicateRequest,
@@ -77,7 +80,10 @@ __all__ = [
     "API_VERSION",
     "NULL_BLOCK",
     "BlockCopy",
+    "BlocksRemoved",
+    "BlocksStored",
     "CSRBlockTable",
+    "CacheCleared",
     "Capabilities",
     "CheckpointError",
     "CheckpointFormat",

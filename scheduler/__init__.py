@@ -20,6 +20,7 @@ from .errors import (
 )
 from .generate_request import GenerateRequest
 from .interface import FinishReason, Scheduler, SchedulerStats, SequenceUpdate
+from .kv_events import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from .plan import BlockCopy, ScheduledRequest, SequenceKey, StepPlan
 from .ranking import RankFunction
 from .sampling_params import SamplingParams
@@ -28,6 +29,9 @@ from .structured_output import GrammarKind, StructuredOutput
 
 __all__ = [
     "BlockCopy",
+    "BlocksRemoved",
+    "BlocksStored",
+    "CacheCleared",
     "CheckpointError",
     "ConfigError",
     "DuplicateRequest",
@@ -39,6 +43,7 @@ __all__ = [
     "GrammarKind",
     "HybridError",
     "InvalidRequest",
+    "KvEvent",
     "ModelNotFound",
     "OutOfBlocks",
     "Overloaded",

@@ -21,6 +21,8 @@ BESIDES = {"hybrid", "hybrid.testing"}
 """For what a plugin does not ship: tests and benchmarks."""
 SEAMS = [
     "BlockCopy",
+    "BlocksRemoved",
+    "BlocksStored",
     "CSRBlockTable",
     "Capabilities",
     "EngineStarted",
