@@ -11,10 +11,13 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hybrid.scheduler import CheckpointError
-from hybrid.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # Text is an extra: without it the engine takes and gives token ids.
+    from hybrid.tokenizer.tokenizer import Tokenizer
 
 FILES: Final = (
     "tokenizer.json",
@@ -53,7 +56,7 @@ class Archive:
 class TokenizerArchive:
     """Built when it is first asked for, off the event loop, and kept."""
 
-    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, directory: Path, tokenizer: "Tokenizer") -> None:
         """Nothing is read yet.
 
         Args:

@@ -6,7 +6,7 @@ would make no sense. Source: smg-grpc-servicer 0.14.1 (``vllm/servicer.py``).
 
 from typing import Any, Final
 
-from hybrid.scheduler import SamplingParams, UnsupportedFeature
+from hybrid.scheduler import GrammarKind, SamplingParams, StructuredOutput
 from hybrid.scheduler.sampling_params import MAX_SEED
 
 ALL_IDS: Final = -1
@@ -19,7 +19,8 @@ def sampling_params_of(message: Any, *, vocab_size: int) -> SamplingParams:
     """Read a ``vllm.grpc.engine.SamplingParams``.
 
     ``spaces_between_special_tokens`` is about text, which the gateway makes: stop
-    strings are looked for in text as the tokenizer writes it.
+    strings are looked for in text as the tokenizer writes it. A constraint holds from
+    the first token, ``grammar_from_first_token`` or not: no reasoning comes before.
 
     Args:
         message: the protocol's parameters.
@@ -27,11 +28,7 @@ def sampling_params_of(message: Any, *, vocab_size: int) -> SamplingParams:
 
     Raises:
         InvalidRequest: a value is outside its range; names the field.
-        UnsupportedFeature: a constraint is asked for.
     """
-    constraint = message.WhichOneof("constraint")
-    if constraint is not None:
-        raise UnsupportedFeature(f"constraint {constraint} is not offered")
     stop = tuple(message.stop)
     return SamplingParams(
         n=message.n or 1,
@@ -55,11 +52,27 @@ def sampling_params_of(message: Any, *, vocab_size: int) -> SamplingParams:
         seed=_seed(_given(message, "seed")),
         # The answer goes out as ids: text is made only to look for stop strings.
         detokenize=bool(stop),
+        structured_output=_structured_output(message),
     )
 
 
 def _given(message: Any, field: str, absent: Any = None) -> Any:
     return getattr(message, field) if message.HasField(field) else absent
+
+
+def _structured_output(message: Any) -> StructuredOutput | None:
+    """The constraint; the protocol's names of its kinds are the engine's."""
+    match message.WhichOneof("constraint"):
+        case None:
+            return None
+        case "json_object":
+            is_on = message.json_object
+            return StructuredOutput(GrammarKind.JSON_OBJECT) if is_on else None
+        case "choice":
+            choices = tuple(message.choice.choices)
+            return StructuredOutput(GrammarKind.CHOICE, choices=choices)
+        case kind:
+            return StructuredOutput(GrammarKind(kind), getattr(message, kind))
 
 
 def _num_logprobs(count: int | None, vocab_size: int) -> int | None:

@@ -6,6 +6,7 @@ import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from hybrid import InvalidRequest, SamplingParams, UnsupportedFeature
+from hybrid.scheduler import GrammarKind, StructuredOutput
 from hybrid.serving.vllm_request import REFUSED_FIELDS, parse_request
 from hybrid.serving.vllm_sampling import sampling_params_of
 from tests.hybrid.null_stand import make_engine
@@ -40,7 +41,18 @@ ELSEWHERE: Final = {
     "spaces_between_special_tokens": "is about the gateway's text",
     "grammar_from_first_token": "is what the engine does anyway",
 }
-CONSTRAINTS: Final = {
+CONSTRAINTS: Final[dict[str, tuple[Any, StructuredOutput]]] = {
+    "json_schema": ("{}", StructuredOutput(GrammarKind.JSON_SCHEMA, "{}")),
+    "regex": ("a+", StructuredOutput(GrammarKind.REGEX, "a+")),
+    "grammar": ('root ::= "a"', StructuredOutput(GrammarKind.GRAMMAR, 'root ::= "a"')),
+    "structural_tag": ("{}", StructuredOutput(GrammarKind.STRUCTURAL_TAG, "{}")),
+    "json_object": (True, StructuredOutput(GrammarKind.JSON_OBJECT)),
+    "choice": (
+        pb.ChoiceConstraint(choices=["a", "b"]),
+        StructuredOutput(GrammarKind.CHOICE, choices=("a", "b")),
+    ),
+}
+ONEOF: Final = {
     field.name
     for field in pb.SamplingParams.DESCRIPTOR.oneofs_by_name["constraint"].fields
 }
@@ -83,7 +95,33 @@ def test_a_field_reaches_the_engine(name: str) -> None:
 def test_every_field_of_the_message_is_read() -> None:
     """None is dropped in silence, also of later versions of the protocol."""
     fields = set(pb.SamplingParams.DESCRIPTOR.fields_by_name)
-    assert fields == set(READ) | set(ELSEWHERE) | CONSTRAINTS
+    assert fields == set(READ) | set(ELSEWHERE) | set(CONSTRAINTS)
+
+
+@pytest.mark.parametrize("name", sorted(CONSTRAINTS))
+def test_a_constraint_becomes_the_form_of_the_answer(name: str) -> None:
+    """Each kind of the protocol is one of the engine's."""
+    value, expected = CONSTRAINTS[name]
+    for from_first in (False, True):
+        params = read(**{name: value}, grammar_from_first_token=from_first)
+        assert params == changed(structured_output=expected)
+
+
+def test_there_is_no_other_constraint() -> None:
+    """A kind that a later protocol adds would be seen here."""
+    assert set(CONSTRAINTS) == ONEOF
+
+
+def test_a_json_object_that_is_not_wanted_is_no_constraint() -> None:
+    """False in a oneof is present, and means nothing."""
+    assert read(json_object=False) == changed()
+
+
+@pytest.mark.parametrize("name", ["json_schema", "regex", "grammar", "structural_tag"])
+def test_an_empty_constraint_is_refused(name: str) -> None:
+    """It is present, so something was meant."""
+    with pytest.raises(InvalidRequest, match=name):
+        read(**{name: ""})
 
 
 def test_a_zero_that_is_present_counts() -> None:
