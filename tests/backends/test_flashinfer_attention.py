@@ -77,6 +77,15 @@ def decode_plan(*lengths: int, table: tuple[int, ...] = (3,)) -> StepPlan:
     return StepPlan(0, entries, 0, (), (), ())
 
 
+def prompt_plan(num_tokens: int) -> StepPlan:
+    """A prompt of one block."""
+    tokens = (1,) * num_tokens
+    request = GenerateRequest("p", tokens, SamplingParams())
+    return StepPlan(
+        0, (ScheduledRequest(request, 0, tokens, 0, (4,), 1, 1),), 1, (), (), ()
+    )
+
+
 @pytest.mark.parametrize("capability", [HOPPER, BLACKWELL, (10, 3), WORKSTATION])
 @pytest.mark.parametrize("block_size", [16, 32])
 def test_mixed_steps_give_attention(
@@ -168,10 +177,14 @@ def test_decode_steps_differ_in_contents_alone(capability: tuple[int, int]) -> N
             slots.add(attention._step.slots.data_ptr())
             with attention.captured(2):
                 attend(attention, 2)
+            # Between them a prompt, which is longer than what decode steps need.
+            prompt = prompt_plan(2 * MAX_SEQS)
+            attention.begin_step(prompt, pack_batch(prompt))
         (_, one), (_, other) = stand_in.calls
         assert addresses(one) == addresses(other)
         assert len(slots) == 1
         assert one["max_seq_len"] == MAX_LEN
+        attention.begin_step(plan, pack_batch(plan))
         attend(attention, 2)
         assert stand_in.calls[-1][1]["max_seq_len"] == 33
 

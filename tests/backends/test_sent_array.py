@@ -46,7 +46,7 @@ def copiers(monkeypatch: pytest.MonkeyPatch) -> Iterator[LaggingCopiers]:
 
 
 def array(*numbers: int) -> Any:
-    """A row to be sent."""
+    """Make a row to be sent."""
     return np.array(numbers, np.int32)
 
 
@@ -107,6 +107,49 @@ def test_a_missing_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     sent.put(array(3, 4))
     with pytest.raises(AssertionError, match="while a copy was under way"):
         copiers.catch_up()
+
+
+def test_on_a_gpu_an_event_behind_the_copies_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the copies themselves are not."""
+    calls: list[str] = []
+
+    class Event:
+        """What torch's does, in words."""
+
+        def record(self) -> None:
+            """Behind what was enqueued."""
+            calls.append("record")
+
+        def synchronize(self) -> None:
+            """Until the device has come to it."""
+            calls.append("wait")
+
+    def copy(_: object, source: object, *, non_blocking: bool) -> None:
+        assert non_blocking
+        calls.append(f"copy {source}")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    target: Any = type("Target", (), {"copy_": copy})()
+    source: Any = "a row"
+    copier = sent_array.copier_for(torch.device("cuda"))
+    copier.copy(target, source)
+    copier.mark()
+    copier.wait()
+    assert calls == ["copy a row", "record", "wait"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_lags_behind_gets_each_in_its_turn() -> None:
+    """From pinned memory, which is not written while the GPU has other things to do."""
+    device = torch.device("cuda")
+    sent = SentArray.zeros((1, 4), torch.int64, device)
+    seen = []
+    for number in range(3):
+        torch.cuda._sleep(10**8)
+        seen.append(sent.put(array(*[number] * 4))[0].clone())
+    assert [one.tolist() for one in seen] == [[number] * 4 for number in range(3)]
 
 
 Update = Callable[[StepPlan], Any]
