@@ -89,12 +89,13 @@ def server_info(host: EngineHost) -> Any:
     )
 
 
-def loads(stats: EngineSnapshot, max_num_seqs: int) -> Any:
+def loads(stats: EngineSnapshot, max_num_seqs: int, tokens_per_s: float) -> Any:
     """Make a ``GetLoadsResponse``.
 
     Args:
         stats: of the engine's last step.
         max_num_seqs: most sequences at once.
+        tokens_per_s: generated lately.
     """
     # As vLLM counts: cached blocks that nobody owns are free.
     usage = 1.0 - stats.kv_free_blocks / stats.kv_total_blocks
@@ -107,6 +108,7 @@ def loads(stats: EngineSnapshot, max_num_seqs: int) -> Any:
         max_total_num_tokens=stats.kv_capacity_tokens,
         token_usage=usage,
         utilization=usage,
+        gen_throughput=tokens_per_s,
         cache_hit_rate=stats.prefix_cache_hits_total / max(num_queried, 1),
         max_running_requests=max_num_seqs,
     )

@@ -3,6 +3,7 @@
 The messages are those of smg-grpc-proto; the meaning follows smg-grpc-servicer 0.14.1.
 """
 
+import time
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from hybrid.scheduler import UnsupportedFeature
 
 from .cache_flush import flush_cache
 from .engine_host import EngineHost, HostState
+from .generation_rate import GenerationRate
 from .live_requests import LiveRequests
 from .rpc_errors import errors_as_status
 from .tokenizer_archive import TokenizerArchive
@@ -36,6 +38,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         model = host.model
         self._host: Final = host
         self._live: Final = LiveRequests()
+        self._rate: Final = GenerationRate()
         self._model_info: Final = model_info(model)
         self._tokenizer: Final = (
             None
@@ -88,7 +91,9 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
         """How busy the engine is."""
-        return loads(self._host.stats(), self._host.model.max_num_seqs)
+        stats = self._host.stats()
+        rate = self._rate.look(stats.generation_tokens_total, time.monotonic())
+        return loads(stats, self._host.model.max_num_seqs, rate)
 
     async def GetTokenizer(self, request: Any, context: Any) -> None:
         """The model's tokenizer files as one zip, in pieces."""

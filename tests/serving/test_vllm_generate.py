@@ -132,6 +132,23 @@ def test_samples_have_an_index_and_one_complete_each(stream: bool) -> None:
         assert tuple(token_ids or complete.output_ids) == expected[index]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_sample_that_ends_first_is_over(stream: bool) -> None:
+    """One complete each, though the other sample's answer goes on."""
+    sampling = {"n": 2, "seed": 7, "temperature": 1.5}
+    first, second = (sample.token_ids for sample in offline(**sampling).outputs)
+    stop_id = next(i for i in first if i not in second)
+    message = request(PROMPT, stream=stream, stop_token_ids=[stop_id], **sampling)
+    messages = answer_to(message)
+    ends = {complete.index: complete for complete in completes(messages)}
+    assert len(ends) == len(completes(messages)) == 2
+    assert ends[0].matched_token_id == stop_id
+    assert ends[1].WhichOneof("matched_stop") is None
+    if stream:
+        order = [type(m) for m in messages if m.index == 0]
+        assert order == [pb.GenerateStreamChunk] * (len(order) - 1) + [type(ends[0])]
+
+
 @pytest.mark.parametrize("num_top", [0, 1, 3])
 def test_logprobs_are_those_of_the_offline_engine(num_top: int) -> None:
     """The drawn id's stands alone; the likeliest k follow, none for 0."""

@@ -150,7 +150,7 @@ def test_the_load_is_that_of_the_engine() -> None:
         params = SamplingParams(temperature=0, max_tokens=8)
         engine.add_request(str(number), list(range(1, 14)), params)
     engine.step()
-    answer = loads(engine.stats(), 1)
+    answer = loads(engine.stats(), 1, 2.5)
     assert datetime.fromisoformat(answer.timestamp).tzinfo is not None
     assert answer.version == hybrid.__version__
     assert answer.dp_rank_count == len(answer.loads) == 1
@@ -161,10 +161,11 @@ def test_the_load_is_that_of_the_engine() -> None:
     assert load.max_total_num_tokens == 128
     assert load.token_usage == pytest.approx(4 / 32)
     assert load.max_running_requests == 1
+    assert load.gen_throughput == 2.5
     assert load.cache_hit_rate == 0.0
     while engine.has_unfinished_requests():
         engine.step()
-    (load,) = loads(engine.stats(), 1).loads
+    (load,) = loads(engine.stats(), 1, 0.0).loads
     assert (load.num_total_reqs, load.token_usage) == (0, 0.0)
     assert load.cache_hit_rate == pytest.approx(2 * 12 / (3 * 13))
 
