@@ -77,6 +77,6 @@ def _last(
 ) -> list[int]:
     """The prompt's end, as long as was asked for."""
     if limit == WHAT_FITS:
-        # At least one: an answer that fills the context is refused by its own name.
+        # At least one: the engine ends an answer where the context ends.
         limit = max(max_model_len - (params.max_tokens or 1), 1)
     return token_ids[-as_int("truncate_prompt_tokens", limit, 1) :]

@@ -175,7 +175,8 @@ def test_a_draw_that_is_impossible_is_a_status_of_its_own(stream: bool) -> None:
                 kinds.add(message.WhichOneof("response"))
 
         status = await refusal(read())
-        assert kinds == ({"chunk"} if stream else set())
+        # A reader may meet the end before it has seen the beginning.
+        assert kinds <= ({"chunk"} if stream else set())
         assert (await other)[0].finish_reason == "length"
         return status
 

@@ -256,15 +256,17 @@ def test_a_prompt_is_cut_to_its_last_tokens() -> None:
                 (long[-3:], {}),
                 (long, {"truncate_prompt_tokens": -1}),
                 (PROMPT, {"truncate_prompt_tokens": 60}),
+                (long, {"truncate_prompt_tokens": -1, "max_tokens": 500}),
             )
         ]
 
-    short, same, fitting, whole = serve(make_engine(num_blocks=64), body)
+    short, same, fitting, whole, least = serve(make_engine(num_blocks=64), body)
     assert short.prompt_tokens == 3
     assert short.output_ids == same.output_ids
     assert fitting.prompt_tokens == 128 - 8
     assert fitting.completion_tokens == 8
     assert whole.prompt_tokens == len(PROMPT)
+    assert least.prompt_tokens == 1
 
 
 def test_text_is_tokenized_here_and_stop_strings_end_the_answer(tmp_path: Path) -> None:
