@@ -69,5 +69,10 @@ def _load(options: EngineOptions) -> "LoadedEngine":
 
 def _announce(addresses: "Addresses") -> None:
     """Write the one line of stdout: whoever started us may wait for it."""
-    http = "" if addresses.http is None else f" http={addresses.http}"
-    write_now(f"ready grpc={addresses.grpc}{http}\n")
+    found = {
+        "grpc": addresses.grpc,
+        "http": addresses.http,
+        "metrics": addresses.metrics,
+    }
+    told = [f"{name}={place}" for name, place in found.items() if place is not None]
+    write_now(f"ready {' '.join(told)}\n")

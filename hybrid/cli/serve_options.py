@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SERVER = "Server"
 _HTTP = "HTTP"
+_WATCHING = "Metrics and traces"
 
 
 def _option(
@@ -52,13 +53,30 @@ class ServeOptions:
         _option(
             "--gateway-option",
             panel=_HTTP,
-            metavar="name=value",
+            metavar="name[=value]",
             help="An option of the gateway (`smg launch --help`); may be given again.",
         ),
     ] = None
     served_model_name: Annotated[
         str | None,
         _option("--served-model-name", help="What clients call the model."),
+    ] = None
+    metrics_port: Annotated[
+        int | None,
+        _option(
+            "--metrics-port", panel=_WATCHING, help="Port of Prometheus' /metrics."
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str, _option("--metrics-host", panel=_WATCHING, help="Its address.")
+    ] = "127.0.0.1"
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        _option(
+            "--otlp-traces-endpoint",
+            panel=_WATCHING,
+            help="URL of a collector that OpenTelemetry spans are sent to.",
+        ),
     ] = None
     tls_cert: Annotated[
         Path | None, _option("--tls-cert", help="Certificate chain, a PEM file.")
@@ -127,6 +145,9 @@ class ServeOptions:
             max_inflight_tokens=self.max_inflight_tokens,
             shutdown_timeout_s=self.shutdown_timeout,
             served_model_name=self.served_model_name,
+            metrics_host=self.metrics_host,
+            metrics_port=self.metrics_port,
+            otlp_traces_endpoint=self.otlp_traces_endpoint,
             http_host=self.http_host,
             http_port=self.http_port,
             gateway_options=_parse_gateway_options(self.gateway_options or ()),
@@ -142,13 +163,13 @@ def _parse_size(name: str, text: str) -> int:
         raise ConfigError(f"{name} is {shown(text)}: {error}") from None
 
 
-def _parse_gateway_options(assignments: Sequence[str]) -> dict[str, str]:
-    parsed: dict[str, str] = {}
+def _parse_gateway_options(assignments: Sequence[str]) -> dict[str, str | None]:
+    parsed: dict[str, str | None] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
-        if not name or not separator:
+        if not name:
             raise ConfigError(
-                f"--gateway-option is {shown(assignment)}, must be name=value"
+                f"gateway_option is {shown(assignment)}, must be name=value, or a name"
             )
-        parsed[name.removeprefix("--")] = value
+        parsed[name.removeprefix("--")] = value if separator else None
     return parsed

@@ -1,7 +1,7 @@
 """All ports of a server, and the health that they tell."""
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
@@ -9,6 +9,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from .bearer_token import BearerTokenInterceptor
 from .listeners import Listener, open_gateway_listener, open_listener
 from .serve_config import ServeConfig
 from .service_table import ServiceTable
@@ -21,7 +22,11 @@ class FrontDoor:
     """Open from the start of the server; says NOT_SERVING until there is an engine."""
 
     def __init__(
-        self, config: ServeConfig, tokens: Sequence[str], service_names: Sequence[str]
+        self,
+        config: ServeConfig,
+        tokens: Sequence[str],
+        service_names: Sequence[str],
+        interceptors: Sequence[Any],
     ) -> None:
         self._names: Final = ("", *service_names)
         self._health: Final = health_aio.HealthServicer()
@@ -32,17 +37,25 @@ class FrontDoor:
             reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
                 reflection.aio.ReflectionServicer(shown), self.services
             )
-        self._listener: Final = open_listener(config, [self.services], tokens)
+        closed = [BearerTokenInterceptor(tokens)] if tokens else []
+        handlers = [self.services]
+        self._listener: Final = open_listener(
+            config, handlers, [*closed, *interceptors]
+        )
         self.gateway_listener: Final[Listener | None] = (
             None
             if config.http_port is None
-            else open_gateway_listener(config, [self.services])
+            else open_gateway_listener(config, handlers, interceptors)
         )
         """For the gateway alone; ``None``: there is none."""
 
     @classmethod
     async def open(
-        cls, config: ServeConfig, tokens: Sequence[str], service_names: Sequence[str]
+        cls,
+        config: ServeConfig,
+        tokens: Sequence[str],
+        service_names: Sequence[str],
+        interceptors: Sequence[Any] = (),
     ) -> Self:
         """Open the ports.
 
@@ -50,12 +63,13 @@ class FrontDoor:
             config: checked.
             tokens: what clients must bring one of; empty: nothing.
             service_names: full names of the services that will be there.
+            interceptors: what each call goes through that was let in.
 
         Raises:
             ConfigError: a port cannot be had, or a TLS file is not what it should be.
             OSError: a TLS file cannot be read.
         """
-        door = cls(config, tokens, service_names)
+        door = cls(config, tokens, service_names, interceptors)
         await door._tell(HealthCheckResponse.NOT_SERVING)
         for listener in door._listeners():
             await listener.server.start()

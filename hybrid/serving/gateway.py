@@ -14,14 +14,6 @@ from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from math import ceil
-from socket import (
-    AF_INET,
-    AF_INET6,
-    SO_REUSEADDR,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    socket,
-)
 from typing import Final, Self
 
 import structlog
@@ -29,7 +21,7 @@ import structlog
 from hybrid.scheduler.errors import ConfigError, HybridError
 
 from .bearer_token import TOKEN_VARIABLE
-from .listeners import Listener, join_address
+from .listeners import Listener, find_port, join_address
 from .serve_config import ServeConfig
 
 log = structlog.get_logger()
@@ -202,33 +194,6 @@ def check_gateway() -> None:
         )
 
 
-def find_port(host: str, port: int) -> int:
-    """Find out whether a port can be had, before a model is loaded for nothing.
-
-    Args:
-        host: address.
-        port: 0: any free one.
-
-    Returns:
-        The port, which nobody uses now.
-
-    Raises:
-        ConfigError: it cannot be bound.
-    """
-    with socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM) as probe:
-        # As servers bind it: one that has just ended leaves the port to the next.
-        probe.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"http_host and http_port are {join_address(host, port)}, which cannot "
-                f"be bound: {error.strerror or error}"
-            ) from error
-        found: int = probe.getsockname()[1]
-        return found
-
-
 def _arguments(
     config: ServeConfig, worker: Listener, tokens: Sequence[str]
 ) -> Iterator[str]:
@@ -237,7 +202,7 @@ def _arguments(
     yield from ("--host", config.http_host, "--port", str(config.http_port))
     # By default it would tell everybody how it fares.
     yield from ("--prometheus-host", "127.0.0.1")
-    yield from ("--prometheus-port", str(find_port("127.0.0.1", 0)))
+    yield from ("--prometheus-port", str(find_port("prometheus", "127.0.0.1", 0)))
     yield from ("--log-level", "warn", "--log-json")
     grace_s = ceil(config.shutdown_timeout_s + STOP_TIMEOUT_S)
     yield from ("--shutdown-grace-period-secs", str(grace_s))
@@ -247,7 +212,9 @@ def _arguments(
     for index, token in enumerate(tokens):
         yield from ("--tenant-api-key", f"token-{index}:{token}")
     for name, value in config.gateway_options.items():
-        yield from (f"--{name}", value)
+        yield f"--{name}"
+        if value is not None:
+            yield value
 
 
 def _log_line(line: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import AF_INET, AF_INET6, create_server
 from typing import Any, Final
 
 import grpc
@@ -10,7 +11,6 @@ import grpc
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 
-from .bearer_token import BearerTokenInterceptor
 from .serve_config import ServeConfig
 
 _OPTIONS: Final = (
@@ -44,27 +44,65 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def find_port(kind: str, host: str, port: int) -> int:
+    """Find out whether a port can be had, before a model is loaded for nothing.
+
+    Args:
+        kind: ``http`` or ``metrics``: whose options ``..._host`` and ``..._port`` are.
+        host: address.
+        port: 0: any free one.
+
+    Returns:
+        The port, which nobody uses now.
+
+    Raises:
+        ConfigError: it cannot be bound.
+    """
+    try:
+        # As servers bind it: one that has just ended leaves the port to the next.
+        family = AF_INET6 if ":" in host else AF_INET
+        with create_server((host, port), family=family) as probe:
+            found: int = probe.getsockname()[1]
+            return found
+    except OSError as error:
+        raise ConfigError(
+            f"{kind}_host and {kind}_port are {join_address(host, port)}, which cannot "
+            f"be bound: {error.strerror or error}"
+        ) from error
+
+
 def open_listener(
-    config: ServeConfig, handlers: Sequence[Any], tokens: Sequence[str]
+    config: ServeConfig, handlers: Sequence[Any], interceptors: Sequence[Any]
 ) -> Listener:
     """Bind the port that clients use.
+
+    Args:
+        config: checked.
+        handlers: of the methods.
+        interceptors: what every call goes through, in order.
 
     Raises:
         ConfigError: the port cannot be had, or a TLS file does not hold what it must.
         OSError: a TLS file cannot be read.
     """
-    interceptors = [BearerTokenInterceptor(tokens)] if tokens else []
     server = _make_server(config, handlers, interceptors)
     return _bind(server, config.host, config.port, _credentials(config))
 
 
-def open_gateway_listener(config: ServeConfig, handlers: Sequence[Any]) -> Listener:
+def open_gateway_listener(
+    config: ServeConfig, handlers: Sequence[Any], interceptors: Sequence[Any]
+) -> Listener:
     """Bind a port for the gateway alone: it speaks neither TLS nor tokens.
+
+    Args:
+        config: checked.
+        handlers: of the methods.
+        interceptors: what every call goes through; none that asks for a token.
 
     Raises:
         ConfigError: no port can be had.
     """
-    return _bind(_make_server(config, handlers, []), "127.0.0.1", 0, None)
+    return _bind(_make_server(config, handlers, interceptors), "127.0.0.1", 0, None)
 
 
 def _make_server(

@@ -60,16 +60,18 @@ class ServeConfig:
     """How long requests may go on once the server is told to end."""
     served_model_name: str | None = None
     """What clients call the model; ``None``: as it was named here."""
-    kserve: bool = False
-    """Whether KServe's inference protocol is served too."""
+    metrics_host: str = "127.0.0.1"
+    """Address of the metrics port, which everybody may read who reaches it."""
     metrics_port: int | None = None
-    """Port of ``/metrics``, on ``host``; ``None``: none."""
+    """Port of ``/metrics``, 0 any free one; ``None``: none."""
+    otlp_traces_endpoint: str | None = None
+    """Collector of OpenTelemetry spans; ``None``: no spans are made."""
     http_host: str = "127.0.0.1"
     """Address of the HTTP port."""
     http_port: int | None = None
     """Port of the OpenAI-compatible API, 0 any free one; ``None``: no gateway."""
-    gateway_options: Mapping[str, str] = field(default_factory=dict)
-    """Options of the gateway itself, without their dashes."""
+    gateway_options: Mapping[str, str | None] = field(default_factory=dict)
+    """Options of the gateway itself, without their dashes; ``None``: a flag."""
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port", "http_port"):
@@ -80,7 +82,8 @@ class ServeConfig:
         for name in ("max_requests", "max_inflight_tokens"):
             _check_range(name, getattr(self, name), 1, None)
         _check_range("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_TIMEOUT_S)
-        for name in ("host", "http_host", "served_model_name"):
+        texts = ("host", "http_host", "metrics_host", "served_model_name")
+        for name in (*texts, "otlp_traces_endpoint"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} is empty")
         self._check_tls()

@@ -1,15 +1,19 @@
 """A server from its first open port to its last closed one.
 
-ports open, NOT_SERVING -> engine loads -> services, SERVING -> gateway -> announced
-told to end -> NOT_SERVING -> requests end, or are aborted -> ports close -> engine
+    ports open, NOT_SERVING -> engine loads -> services, SERVING -> gateway -> announced
+    told to end -> NOT_SERVING -> requests end, or are aborted -> ports close -> engine
+
+Health is answered throughout; whatever fails on the way takes the rest down in order.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 
@@ -20,11 +24,18 @@ from hybrid.scheduler.errors import ConfigError
 from .admission import AdmissionLimits
 from .engine_host import EngineHost
 from .front_door import FrontDoor
-from .gateway import Gateway, check_gateway, find_port
+from .gateway import Gateway, check_gateway
+from .listeners import find_port, join_address
+from .metrics_server import MetricsServer
 from .serve_config import ServeConfig
 from .served_model import ServedModel
+from .serving_metrics import ServingMetrics
 from .shutdown import Ending
+from .trace_switch import start_tracing
 from .vllm_service import VllmEngineService
+
+if TYPE_CHECKING:
+    from .tracing import Tracing
 
 VLLM_SERVICE: Final[str] = vllm_engine_pb2.DESCRIPTOR.services_by_name[
     "VllmEngine"
@@ -38,6 +49,8 @@ class Addresses:
     grpc: str
     http: str | None
     """Of the OpenAI-compatible API; ``None``: it is not served."""
+    metrics: str | None
+    """Of ``/metrics``; ``None``: it is not served."""
 
 
 async def run_server(
@@ -62,20 +75,41 @@ async def run_server(
         OSError: a file that an option names cannot be read.
     """
     config.check_exposure(has_tokens=bool(tokens))
-    if config.http_port is not None:
-        check_gateway()
-        port = find_port(config.http_host, config.http_port)
-        config = replace(config, http_port=port)
-    with Ending() as ending:
-        door = await FrontDoor.open(config, tokens, (VLLM_SERVICE,))
-        try:
-            loaded = await _load(load, ending)
-            if loaded is not None:
-                server = _Server(config, tokens, door, ending)
-                await server.serve(loaded, announce)
-        finally:
-            await door.close()
+    config = _check_parts(config)
+    tracing = start_tracing(config.otlp_traces_endpoint, os.environ)
+    async with AsyncExitStack() as parts:
+        if tracing is not None:
+            parts.push_async_callback(tracing.close)
+        ending = parts.enter_context(Ending())
+        door = await FrontDoor.open(
+            config, tokens, (VLLM_SERVICE,), _interceptors(tracing)
+        )
+        parts.push_async_callback(door.close)
+        loaded = await _load(load, ending)
+        if loaded is not None:
+            server = _Server(config, tokens, door, ending, tracing)
+            await server.serve(loaded, announce)
     return ending.error
+
+
+def _interceptors(tracing: "Tracing | None") -> list[Any]:
+    """What takes a call's parent span from its metadata."""
+    if tracing is None:
+        return []
+    from .tracing import TraceContextInterceptor  # noqa: PLC0415 - an extra
+
+    return [TraceContextInterceptor()]
+
+
+def _check_parts(config: ServeConfig) -> ServeConfig:
+    """Find out what is missing before a model is loaded; settle the gateway's port."""
+    if config.metrics_port is not None:
+        find_port("metrics", config.metrics_host, config.metrics_port)
+    if config.http_port is None:
+        return config
+    check_gateway()
+    port = find_port("http", config.http_host, config.http_port)
+    return replace(config, http_port=port)
 
 
 async def _load(
@@ -111,11 +145,13 @@ class _Server:
         tokens: Sequence[str],
         door: FrontDoor,
         ending: Ending,
+        tracing: "Tracing | None",
     ) -> None:
         self._config: Final = config
         self._tokens: Final = tokens
         self._door: Final = door
         self._ending: Final = ending
+        self._tracing: Final = tracing
 
     async def serve(
         self, loaded: LoadedEngine, announce: Callable[[Addresses], None]
@@ -135,13 +171,37 @@ class _Server:
         async with AsyncHybridEngine(loaded.engine) as engine:
             host = EngineHost(engine, model, limits)
             watch = asyncio.create_task(self._watch(engine))
-            try:
-                await self._run(host, announce)
-            finally:
-                watch.cancel()
+            async with AsyncExitStack() as observers:
+                observers.callback(watch.cancel)
+                metrics = await self._observe(host, observers)
+                await self._run(host, metrics, announce)
+
+    async def _observe(
+        self, host: EngineHost, observers: AsyncExitStack
+    ) -> MetricsServer | None:
+        """Set up who counts and traces requests, to be taken down with ``observers``.
+
+        Returns:
+            Who tells the numbers; ``None``: nobody does.
+        """
+        config = self._config
+        if self._tracing is not None:
+            host.watchers.append(self._tracing.watcher(host.model))
+        if config.metrics_port is None:
+            return None
+        server = await MetricsServer.start(
+            ServingMetrics(host).registry,
+            port=config.metrics_port,
+            host=config.metrics_host,
+        )
+        observers.push_async_callback(server.close)
+        return server
 
     async def _run(
-        self, host: EngineHost, announce: Callable[[Addresses], None]
+        self,
+        host: EngineHost,
+        metrics: MetricsServer | None,
+        announce: Callable[[Addresses], None],
     ) -> None:
         door, ending = self._door, self._ending
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
@@ -151,8 +211,7 @@ class _Server:
         gateway = await self._start_gateway()
         try:
             if not ending.is_asked:
-                url = None if gateway is None else gateway.url
-                announce(Addresses(door.address, url))
+                announce(self._addresses(gateway, metrics))
             await ending.wait()
         finally:
             # Clients hear first that the server ends, then that their requests do.
@@ -164,6 +223,16 @@ class _Server:
             if gateway is not None:
                 await gateway.stop()
             await door.close()
+
+    def _addresses(
+        self, gateway: Gateway | None, metrics: MetricsServer | None
+    ) -> Addresses:
+        page = None
+        if metrics is not None:
+            address = join_address(self._config.metrics_host, metrics.port)
+            page = f"http://{address}/metrics"
+        url = None if gateway is None else gateway.url
+        return Addresses(self._door.address, url, page)
 
     async def _start_gateway(self) -> Gateway | None:
         """Start it, unless the server is to end before it is ready."""

@@ -33,7 +33,11 @@ CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
         (["--tls-key", "k.pem"], "tls_key is 'k.pem', which needs tls_cert"),
         (["--tls-client-ca", "a.pem"], "tls_client_ca is 'a.pem', which needs"),
         (["--gateway-option", "policy=random"], "gateway_option needs http_port"),
-        (["--gateway-option", "policy"], "--gateway-option is 'policy', must be name"),
+        (["--gateway-option", "=x"], "gateway_option is '=x', must be name=value"),
+        (["--metrics-port", "-2"], "metrics_port is -2, must be from 0 to 65535"),
+        (["--metrics-host", ""], "metrics_host is empty"),
+        (["--otlp-traces-endpoint", ""], "otlp_traces_endpoint is empty"),
+        (["--metrics-port", "0", "--metrics-host", "192.0.2.1"], "metrics_host and me"),
         (["--token-file", "/no/such/file"], "/no/such/file: No such file"),
         (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines reach"),
         (["--host", "192.0.2.1", "--insecure"], "192.0.2.1:0, which cannot be bound"),
@@ -110,9 +114,19 @@ def test_reflection_follows_the_address_unless_it_is_chosen() -> None:
     assert not ServeConfig(reflection=False).has_reflection
 
 
-@pytest.mark.parametrize("module", ["smg", "grpc", "smg_grpc_proto"])
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("smg", "gateway"),
+        ("grpc", "grpc"),
+        ("smg_grpc_proto", "grpc"),
+    ],
+)
 def test_what_is_not_installed_is_named(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module: str,
+    extra: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The error says what is missing, and which extra brings it."""
     from importlib import util  # noqa: PLC0415 - for this test
@@ -124,5 +138,4 @@ def test_what_is_not_installed_is_named(
         )
     command = ["serve", "--port", "0", "--http-port", "0", "--executor", "null"]
     assert run(command) == 1
-    extra = "gateway" if module == "smg" else "grpc"
     assert f"pip install 'hybrid-llm-engine[{extra}]'" in capsys.readouterr().err

@@ -7,89 +7,23 @@ from typing import Any
 
 import openai
 import pytest
-from smg_grpc_proto import vllm_engine_pb2 as pb
 
-from tests.serving.serve_process import (
-    Client,
-    ServeProcess,
-    addresses,
-    connected,
-    started,
-    until,
-)
-
-HELLO: Any = [{"role": "user", "content": "hi"}]
-MAX_REQUESTS = 4
-
-
-class Stand:
-    """A running server, whose executor says what it is told to."""
-
-    def __init__(self, server: ServeProcess, http: str, engine: Client) -> None:
-        self.server = server
-        self.engine = engine
-        self.http = http
-        self.openai = openai.OpenAI(
-            base_url=f"{http}/v1", api_key="none", max_retries=0
-        )
-
-    def say(self, text: str) -> None:
-        """Answer every request by a text."""
-        (self.server.folder / "answer").write_text(text, "utf-8")
-
-    def chat(self, **options: Any) -> Any:
-        """Ask for a chat completion."""
-        given = {"model": "tiny", "messages": HELLO} | options
-        return self.openai.chat.completions.create(**given)
-
-    def is_idle(self) -> bool:
-        """Whether no request is left, and no block is in use."""
-        loads = self.engine.engine.GetLoads(pb.GetLoadsRequest(), timeout=60).loads
-        return loads[0].num_total_reqs == 0 and loads[0].num_used_tokens == 0
+from tests.serving.openai_stand import MAX_REQUESTS, Stand, gather, idle, running_stand
+from tests.serving.serve_process import until
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """One server for all tests: a gateway takes seconds to end."""
-    options = ("--port", "0", "--http-port", "0", "--served-model-name", "tiny")
-    options += ("--max-requests", str(MAX_REQUESTS), "--num-kv-blocks", "1000")
-    options += ("-x", "max_model_len=30000")
-    options += ("--gateway-option", "tool-call-parser=json")
-    with started(tmp_path_factory.mktemp("serve"), *options) as server:
-        ports = addresses(server)
-        with connected(ports["grpc"]) as engine:
-            stand = Stand(server, ports["http"], engine)
-            yield stand
-            stand.openai.close()
+    """One server for all tests."""
+    with running_stand(tmp_path_factory.mktemp("serve")) as stand:
+        yield stand
 
 
 @pytest.fixture
 def stand(running: Stand) -> Iterator[Stand]:
     """The server, idle before and after."""
-    until(running.is_idle)
-    running.say("Hello, world")
-    yield running
-    (running.server.folder / "hold").unlink(missing_ok=True)
-    until(running.is_idle)
-
-
-def gather(chunks: Any) -> tuple[dict[int, str], dict[int, str], list[Any]]:
-    """Read a stream: texts and finish reasons by index, and the usage chunks."""
-    texts: dict[int, str] = {}
-    reasons: dict[int, str] = {}
-    usages = []
-    for chunk in chunks:
-        for choice in chunk.choices:
-            assert choice.index not in reasons
-            delta = getattr(choice, "delta", None)
-            text = choice.text if delta is None else delta.content
-            texts[choice.index] = texts.get(choice.index, "") + (text or "")
-            if choice.finish_reason is not None:
-                reasons[choice.index] = choice.finish_reason
-        if chunk.usage is not None:
-            assert not chunk.choices
-            usages.append(chunk.usage)
-    return texts, reasons, usages
+    with idle(running):
+        yield running
 
 
 def test_the_model_is_listed(stand: Stand) -> None:
@@ -180,39 +114,6 @@ def test_logprobs_belong_to_their_tokens(stand: Stand) -> None:
         assert entry.top_logprobs[0].token == entry.token
         assert entry.top_logprobs[0].logprob == entry.logprob
         assert entry.top_logprobs[1].logprob < entry.logprob
-
-
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
-        },
-    }
-]
-
-
-def test_a_tool_call(stand: Stand) -> None:
-    """What a model says in its own form reaches the client as a call, both ways."""
-    stand.say('{"name": "get_weather", "parameters": {"city": "Paris"}}')
-    (choice,) = stand.chat(tools=TOOLS).choices
-    assert choice.finish_reason == "tool_calls"
-    (call,) = choice.message.tool_calls
-    assert call.function.name == "get_weather"
-    assert json.loads(call.function.arguments) == {"city": "Paris"}
-    deltas = [
-        part
-        for chunk in stand.chat(tools=TOOLS, stream=True)
-        for part in (chunk.choices[0].delta.tool_calls or ())
-    ]
-    assert deltas[0].function.name == "get_weather"
-    arguments = "".join(part.function.arguments or "" for part in deltas)
-    assert json.loads(arguments) == {"city": "Paris"}
 
 
 @pytest.mark.parametrize(
