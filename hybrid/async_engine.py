@@ -57,7 +57,7 @@ class AsyncHybridEngine:
         again for another reader while the last outputs of its first use are under way.
         """
         self._ids: Final = count()
-        self._kv_events: Final = KvEventHub(engine.scheduler, self._to_loop)
+        self._kv_events: Final = KvEventHub(engine, self._to_loop)
         self._subscriptions: Final[set[KvSubscription]] = set()
         """Of the event loop: those that somebody reads."""
         self._answers: Final[set[asyncio.Future[bool]]] = set()
@@ -221,7 +221,8 @@ class AsyncHybridEngine:
         self._post(outputs)
         self._kv_events.publish()
 
-    def _ended(self, error: Exception | None) -> None:
+    def _ended(self, outputs: list[RequestOutput], error: Exception | None) -> None:
+        self._post(outputs)
         self._error = error or self._error
         self._to_loop(self._fail_all)
 

@@ -15,6 +15,7 @@ from hybrid.scheduler import (
     ExecutorFailed,
     FinishReason,
     GenerateRequest,
+    KvEvent,
     SamplingParams,
     Scheduler,
     StepPlan,
@@ -209,6 +210,11 @@ class HybridEngine:
         """Forget cached prefixes; ``False`` (and nothing done) while any is in use."""
         with self._part(self._scheduler_name):
             return self.scheduler.reset_prefix_cache()
+
+    def take_kv_events(self) -> tuple[KvEvent, ...]:
+        """What the prefix cache came to hold and lost, if the scheduler records it."""
+        with self._part(self._scheduler_name):
+            return self.scheduler.take_kv_events()
 
     def close(self) -> list[RequestOutput]:
         """End every request as aborted and free the executor. Twice is no error."""

@@ -24,7 +24,7 @@ class EngineThread:
         engine: HybridEngine,
         *,
         took_turn: Callable[[list[RequestOutput]], None],
-        ended: Callable[[Exception | None], None],
+        ended: Callable[[list[RequestOutput], Exception | None], None],
     ) -> None:
         """Start the thread.
 
@@ -32,7 +32,8 @@ class EngineThread:
             engine: driven by nobody else.
             took_turn: given what a turn, commands and perhaps a step, has put out;
                 called in the thread.
-            ended: called there at its end; ``None``: it was closed.
+            ended: given the last outputs and the error at its end; called there.
+                ``None``: it was closed.
         """
         self._engine: Final = engine
         self._took_turn: Final = took_turn
@@ -66,23 +67,23 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        outputs: list[RequestOutput] = []
         reason: Exception | None = None
         try:
             self._serve()
             outputs = self._engine.close()
             self.snapshot = self._engine.stats()
-            self._took_turn(outputs)
         except BaseException as error:  # noqa: BLE001 - every reader is told of it
             # Libraries in other languages raise panics that are no Exception.
             if isinstance(error, EngineFailed):
                 # The answers that had finished in the very step.
-                self._took_turn([out for out in error.outputs if not out.error])
+                outputs = [output for output in error.outputs if not output.error]
             reason = (
                 error
                 if isinstance(error, Exception)
                 else EngineFailed(f"the engine's thread ended: {error!r}")
             )
-        self._ended(reason)
+        self._ended(outputs, reason)
 
     def _serve(self) -> None:
         try:

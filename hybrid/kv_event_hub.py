@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from hybrid.scheduler import Overloaded, Scheduler
-from hybrid.scheduler.kv_events import KvEvent
+from hybrid.scheduler import KvEvent, Overloaded
+
+from .engine import HybridEngine
 
 MAX_UNREAD_BATCHES: Final = 1024
 """Some seconds of steps; each batch holds what one step stored and removed."""
@@ -78,15 +79,15 @@ class KvEventHub:
     """Numbers batches and knows who wants them; of the engine's thread only."""
 
     def __init__(
-        self, scheduler: Scheduler, to_loop: Callable[[Callable[[], None]], None]
+        self, engine: HybridEngine, to_loop: Callable[[Callable[[], None]], None]
     ) -> None:
         """Begin without subscribers: nothing is recorded.
 
         Args:
-            scheduler: whose events.
+            engine: whose scheduler's events.
             to_loop: has a callback called in the event loop, in order.
         """
-        self._scheduler: Final = scheduler
+        self._engine: Final = engine
         self._to_loop: Final = to_loop
         self._subscriptions: tuple[KvSubscription, ...] = ()
         self._sequence_number = 0
@@ -95,7 +96,7 @@ class KvEventHub:
         """Begin with the present state; the error of a scheduler that cannot tell."""
         self.publish()
         try:
-            events = self._scheduler.start_kv_events()
+            events = self._engine.scheduler.start_kv_events()
         except Exception as error:  # noqa: BLE001 - its own reader is told of it
             reason = error
             self._to_loop(lambda: subscription.fail(reason))
@@ -113,13 +114,13 @@ class KvEventHub:
             other for other in self._subscriptions if other is not subscription
         )
         if not self._subscriptions:
-            self._scheduler.stop_kv_events()
+            self._engine.scheduler.stop_kv_events()
 
     def publish(self) -> None:
         """Send what was recorded since the last call."""
         if not self._subscriptions:
             return
-        events = self._scheduler.take_kv_events()
+        events = self._engine.take_kv_events()
         if not events:
             return
         self._sequence_number += 1

@@ -6,12 +6,18 @@ from contextlib import aclosing
 
 import pytest
 
-from hybrid import AsyncHybridEngine, EngineClosed, ExecutorFailed, SamplingParams
+from hybrid import (
+    AsyncHybridEngine,
+    EngineClosed,
+    EngineFailed,
+    ExecutorFailed,
+    SamplingParams,
+)
 from hybrid.kv_event_hub import MAX_UNREAD_BATCHES, KvEventBatch, KvSubscription
 from hybrid.scheduler import Overloaded, StepPlan, UnsupportedFeature
 from hybrid.scheduler.kv_events import BlocksStored, CacheCleared
 from tests.hybrid.null_stand import FaultyExecutor, HeldExecutor, make_engine
-from tests.hybrid.serving_stand import read, serve
+from tests.hybrid.serving_stand import collect, read, serve
 from tests.scheduler.kv_replay import Block, apply_events, findable_blocks
 
 ONE = SamplingParams(temperature=0, max_tokens=1)
@@ -152,6 +158,26 @@ def test_a_scheduler_that_cannot_tell_ends_the_subscription_alone(
         with pytest.raises(UnsupportedFeature, match="no KV events"):
             await anext(serving.subscribe_kv_events())
         assert (await read(serving, [1, 2], ONE))[-1].finished
+
+    serve(engine, body)
+
+
+def test_a_scheduler_that_fails_to_tell_ends_the_engine_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As any fault of a part does: subscribers and requests are told."""
+    engine = make_engine()
+
+    def fail() -> None:
+        raise RuntimeError("lost count")
+
+    monkeypatch.setattr(engine.scheduler, "take_kv_events", fail)
+
+    async def body(serving: AsyncHybridEngine) -> None:
+        with pytest.raises(EngineFailed, match=r"scheduler PagedScheduler.*lost count"):
+            await collect(serving.subscribe_kv_events())
+        with pytest.raises(EngineClosed, match="lost count"):
+            await read(serving, [1, 2], ONE)
 
     serve(engine, body)
 

@@ -1,63 +1,22 @@
 """The metrics page says what requests did; read by Prometheus' own parser."""
 
 import asyncio
-import urllib.request
-from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from hybrid import FinishReason, InvalidRequest, SamplingParams
-from hybrid.scheduler import ConfigError, Overloaded
+from hybrid.scheduler import Overloaded
 from hybrid.serving.admission import AdmissionLimits
 from hybrid.serving.engine_host import EngineHost
-from hybrid.serving.metrics_server import MetricsServer
 from hybrid.serving.serving_metrics import ServingMetrics
 from tests.hybrid.null_stand import HeldExecutor, make_engine
 from tests.serving.host_stand import ask, with_host
+from tests.serving.metrics_page import Page
 
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
-
-
-class Page:
-    """One scrape, by sample name."""
-
-    def __init__(self, text: str) -> None:
-        self.families: dict[str, Metric] = {
-            family.name: family for family in text_string_to_metric_families(text)
-        }
-        self.samples = [s for family in self.families.values() for s in family.samples]
-
-    @classmethod
-    def of(cls, metrics: ServingMetrics) -> "Page":
-        """What a scrape would see now."""
-        return cls(generate_latest(metrics.registry).decode())
-
-    def value(self, name: str, **labels: str) -> float:
-        """The one sample of this name and these labels."""
-        (sample,) = [
-            sample
-            for sample in self.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
-        return sample.value
-
-    def values(self, names: Iterable[str]) -> dict[str, float]:
-        """Samples that need no label to be told apart."""
-        return {name: self.value(name) for name in names}
-
-    def counters(self) -> dict[tuple[str, ...], float]:
-        """Everything that must never fall: counters, and counts within histograms."""
-        return {
-            (s.name, *sorted(s.labels.values())): s.value
-            for family in self.families.values()
-            if family.type in ("counter", "histogram")
-            for s in family.samples
-        }
 
 
 def test_a_page_adds_up_what_requests_did() -> None:
@@ -255,6 +214,26 @@ def test_a_request_that_was_not_let_in_leaves_no_trace() -> None:
     with_host(engine, body, limits)
 
 
+def test_recomputation_is_no_hit_and_no_new_prompt() -> None:
+    """Prompts that share nothing, on a pool that makes them give way to each other."""
+    engine = make_engine(num_blocks=12, max_num_seqs=4)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+
+    async def body(host: EngineHost) -> None:
+        metrics = ServingMetrics(host)
+        prompts = [range(20 * i, 20 * i + 6) for i in range(4)]
+        await asyncio.gather(*(ask(host, str(p), p, params) for p in prompts))
+        page = Page.of(metrics)
+        assert page.value("vllm:num_preemptions_total") > 0
+        assert page.value("vllm:prefix_cache_hits_total") == 0
+        assert page.value("vllm:prefix_cache_queries_total") == 24
+        assert page.value("vllm:prompt_tokens_total") == 24
+        assert page.value("vllm:generation_tokens_total") == 80
+        assert page.value("hybrid:scheduled_tokens_total") > 24 + 80
+
+    with_host(engine, body)
+
+
 def test_two_servers_of_one_process_share_nothing() -> None:
     """Each has its own registry, and the library's global one stays as it was."""
     from prometheus_client import REGISTRY  # noqa: PLC0415 - only to see it untouched
@@ -263,32 +242,5 @@ def test_two_servers_of_one_process_share_nothing() -> None:
         first, second = ServingMetrics(host), ServingMetrics(host)
         assert Page.of(first).families.keys() == Page.of(second).families.keys()
         assert b"vllm:" not in generate_latest(REGISTRY)
-
-    with_host(make_engine(), body)
-
-
-def test_the_page_is_served_until_the_server_closes() -> None:
-    """On a free port, in Prometheus' own format; then the port is free again."""
-
-    def scrape(port: int) -> str:
-        url = f"http://127.0.0.1:{port}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            assert answer.headers["Content-Type"].startswith("text/plain")
-            return answer.read().decode()
-
-    async def body(host: EngineHost) -> None:
-        metrics = ServingMetrics(host)
-        server = await MetricsServer.start(metrics.registry, port=0)
-        port = server.port
-        await ask(host, "r", [1, 2], SHORT)
-        page = Page(await asyncio.to_thread(scrape, port))
-        assert page.value("vllm:generation_tokens_total") == 5
-        with pytest.raises(ConfigError, match=f"metrics_port is {port}"):
-            await MetricsServer.start(metrics.registry, port=port)
-        await server.close()
-        with pytest.raises(OSError, match="refused"):
-            await asyncio.to_thread(scrape, port)
-        again = await MetricsServer.start(metrics.registry, port=port)
-        await again.close()
 
     with_host(make_engine(), body)
