@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
@@ -87,6 +87,7 @@ def outputs_of(**sampling: Any) -> tuple[SamplingParams, list[RequestOutput]]:
     return params, outputs
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 10)))
 def test_a_reader_that_missed_outputs_gets_the_same_answer(missed: set[int]) -> None:
     """Fewer, larger deltas; ids, log-probabilities and counts still add up."""
