@@ -7,6 +7,7 @@ blocks: whoever applies all of them in order knows what a prompt would find.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from .block_hash import BlockHash
 from .cached_contents import CachedContents
@@ -90,7 +91,9 @@ class KvEventLog:
                 BlocksStored(
                     tuple(short_hash(block.block_hash) for block in self._stored),
                     None if first.is_first else short_hash(first.parent_hash),
-                    tuple(i for block in self._stored for i in block.token_ids),
+                    tuple(
+                        chain.from_iterable(block.token_ids for block in self._stored)
+                    ),
                     len(first.token_ids),
                 )
             )

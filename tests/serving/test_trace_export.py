@@ -24,7 +24,6 @@ from tests.hybrid.null_stand import make_engine
 from tests.serving.host_stand import ask, with_host
 
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def test_the_environment_names_the_service(
@@ -85,13 +84,41 @@ def test_a_collector_gets_the_spans_by_the_servers_end() -> None:
     assert "gen_ai.request.seed" not in names[1]
 
 
+HTTP = {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+TO_COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:1"])
 @pytest.mark.parametrize(
-    "environment",
-    [{}, {ENDPOINTS[0]: ""}, {ENDPOINTS[1]: "http://x:1", "OTEL_SDK_DISABLED": "TRUE"}],
+    "switch", [{"OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_TRACES_EXPORTER": "none"}]
 )
-def test_nothing_is_traced_unless_it_is_asked_for(environment: dict[str, str]) -> None:
-    """No endpoint, or the standard switch."""
+def test_the_standard_switches_end_tracing(
+    endpoint: str | None, switch: dict[str, str]
+) -> None:
+    """Whoever asked for it."""
+    assert start_tracing(endpoint, TO_COLLECTOR | switch) is None
+
+
+@pytest.mark.parametrize("environment", [{}, {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, HTTP])
+def test_nothing_is_traced_unless_there_is_an_endpoint(
+    environment: dict[str, str],
+) -> None:
+    """By option or variable; an empty variable is none."""
     assert start_tracing(None, environment) is None
+
+
+def test_an_endpoint_of_another_protocol_is_refused() -> None:
+    """Rather than every span lost; an option is of ours, and a nearer variable wins."""
+    with pytest.raises(ConfigError, match="OTEL_EXPORTER_OTLP_PROTOCOL is 'http/proto"):
+        start_tracing(None, TO_COLLECTOR | HTTP)
+    nearer = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}
+    tracings = [
+        start_tracing("http://127.0.0.1:1", HTTP),
+        start_tracing(None, TO_COLLECTOR | HTTP | nearer),
+    ]
+    for tracing in tracings:
+        assert tracing is not None
+        asyncio.run(tracing.close())
 
 
 def test_off_means_that_nothing_is_imported() -> None:
