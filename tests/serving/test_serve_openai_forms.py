@@ -58,6 +58,26 @@ def test_a_tool_call(stand: Stand) -> None:
     assert json.loads(arguments) == {"city": "Paris"}
 
 
+FORCED: Any = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def test_a_tool_call_that_is_forced(stand: Stand) -> None:
+    """The model would say anything else; the call fits the tool's own schema."""
+    (stand.server.folder / "answer").unlink()
+    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Paris"]}}}
+    schema |= {"required": ["city"], "additionalProperties": False}
+    tools: Any = [
+        {
+            "type": "function",
+            "function": {"name": "get_weather", "parameters": schema, "strict": True},
+        }
+    ]
+    result = stand.chat(tools=tools, tool_choice=FORCED, temperature=0, max_tokens=500)
+    (call,) = result.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+    jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
 PERSON: Any = {
     "type": "object",
     "properties": {
