@@ -143,18 +143,7 @@ def _wrong_builds(engine: BuiltEngine) -> Iterator[str]:
 
 
 def _mismatches(engine: BuiltEngine, config: ExecutorConfig) -> Iterator[str]:
-    if engine.block_size not in BLOCK_SIZES:
-        known = ", ".join(map(str, sorted(BLOCK_SIZES)))
-        yield (
-            f"it was built for blocks of {engine.block_size} tokens, this executor has "
-            f"{known}: build it anew with trtllm-build --tokens_per_block 32"
-        )
-    if engine.max_num_tokens < engine.block_size:
-        yield (
-            f"its steps hold {engine.max_num_tokens} tokens, fewer than a block of "
-            f"{engine.block_size}: build it anew with trtllm-build --max_num_tokens "
-            "2048"
-        )
+    yield from _unusable_sizes(engine)
     if config.block_size != engine.block_size:
         yield (
             f"block_size is {config.block_size}, it was built for "
@@ -183,6 +172,21 @@ def _mismatches(engine: BuiltEngine, config: ExecutorConfig) -> Iterator[str]:
                 f"{option} is {asked}, it was built for {limit}: {option}={limit}, or "
                 f"build it anew with trtllm-build --{flag} {asked}"
             )
+
+
+def _unusable_sizes(engine: BuiltEngine) -> Iterator[str]:
+    if engine.block_size not in BLOCK_SIZES:
+        known = ", ".join(map(str, sorted(BLOCK_SIZES)))
+        yield (
+            f"it was built for blocks of {engine.block_size} tokens, this executor has "
+            f"{known}: build it anew with trtllm-build --tokens_per_block 32"
+        )
+    if engine.max_num_tokens < engine.block_size:
+        yield (
+            f"its steps hold {engine.max_num_tokens} tokens, fewer than a block of "
+            f"{engine.block_size}: build it anew with trtllm-build --max_num_tokens "
+            "2048"
+        )
 
 
 def _release(version: str) -> str:
