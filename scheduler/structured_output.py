@@ -11,9 +11,11 @@ from .errors import InvalidRequest
 from .field_checks import as_texts, fault
 from .shown_value import shown
 
-MAX_GRAMMAR_CHARACTERS: Final = 2**17
-"""Of a schema, a grammar, or all choices together. Bounds the time, the memory and the
-depth of recursion of compiling it."""
+MAX_FORM_CHARACTERS: Final = 2**17
+"""Of a schema, a pattern, tags, or all choices together. Bounds the time, the memory
+and the depth of recursion of compiling them."""
+MAX_GRAMMAR_CHARACTERS: Final = 2**15
+"""Of a grammar, whose rules take time by the square of their number."""
 _FIELD: Final = "structured_output"
 
 
@@ -76,10 +78,12 @@ class StructuredOutput:
                     field=_FIELD,
                     value=value,
                 )
-        if self.num_characters > MAX_GRAMMAR_CHARACTERS:
+        is_grammar = self.kind is GrammarKind.GRAMMAR
+        limit = MAX_GRAMMAR_CHARACTERS if is_grammar else MAX_FORM_CHARACTERS
+        if self.num_characters > limit:
             raise InvalidRequest(
                 f"{_FIELD} ({self.kind.value}) has {self.num_characters} characters, "
-                f"at most {MAX_GRAMMAR_CHARACTERS}",
+                f"at most {limit}",
                 field=_FIELD,
                 value=self.num_characters,
             )

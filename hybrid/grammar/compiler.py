@@ -25,9 +25,11 @@ MAX_CACHED: Final = 64
 MAX_CACHED_CHARACTERS: Final = 2**20
 """Of all kept descriptions together: compiled, each takes some hundred times that."""
 STACK_BYTES: Final = 2**29
-"""Of address space; what is not used is never allocated. A chain of references as long
-as a description may be takes some hundred MiB, and a stack that overflows would end the
-process."""
+"""Of address space; what is not used is never allocated. Rules that lead to each other,
+as many as a description may have, were seen to take 130 MiB, and a stack that overflows
+ends the process."""
+COMPILE_TIMEOUT_S: Final = 30.0
+"""The longest that was seen took three. The thread cannot be stopped, only left."""
 MAX_REASON_CHARACTERS: Final = 300
 _MAX_LEXER_STATES: Final = 50_000
 """About 2 kB each, for the longest answer."""
@@ -106,7 +108,7 @@ class GrammarCompiler:
         limits = LLParserLimits(
             max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
         )
-        special = _special_tokens(self._tokenizer)
+        special = self._special_tokens(vocabulary)
 
         def work() -> LLMatcher:
             source = grammar_source(output, special)
@@ -117,7 +119,7 @@ class GrammarCompiler:
 
         try:
             matcher = _run_on_deep_stack(work)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, TimeoutError) as error:
             raise _refused(output, str(error)) from error
         if matcher.is_error():
             raise _refused(output, matcher.get_error())
@@ -128,6 +130,15 @@ class GrammarCompiler:
         eos = self._eos_token_ids
         textual = [i for i in eos if not vocabulary.is_special_token(i)]
         return np.array(textual, np.intp)
+
+    def _special_tokens(self, vocabulary: "LLTokenizer") -> dict[str, int]:
+        """What no text spells: for llguidance more than what the tokenizer skips."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {
+            token.content: token_id
+            for token_id, token in added.items()
+            if vocabulary.is_special_token(token_id)
+        }
 
     def _loaded_vocabulary(self) -> "LLTokenizer":
         """The tokenizer as llguidance has it; made once, in about a second."""
@@ -162,11 +173,6 @@ class GrammarCompiler:
             ) from error
 
 
-def _special_tokens(tokenizer: "Tokenizer") -> dict[str, int]:
-    added = tokenizer.get_added_tokens_decoder()
-    return {token.content: index for index, token in added.items() if token.special}
-
-
 def _run_on_deep_stack(work: "Callable[[], LLMatcher]") -> "LLMatcher":
     """Run ``work`` in a thread of its own; its result, or its error raised."""
     done: list[LLMatcher] = []
@@ -185,9 +191,11 @@ def _run_on_deep_stack(work: "Callable[[], LLMatcher]") -> "LLMatcher":
             thread.start()
         finally:
             threading.stack_size(usual)
-    thread.join()
+    thread.join(COMPILE_TIMEOUT_S)
     if failed:
         raise failed[0]
+    if not done:
+        raise TimeoutError(f"it takes more than {COMPILE_TIMEOUT_S:g} s to compile")
     return done[0]
 
 

@@ -1,11 +1,11 @@
 """From the form of an answer to the text that llguidance compiles."""
 
-import json
 from collections.abc import Mapping
 
 from hybrid.scheduler.structured_output import GrammarKind, StructuredOutput
 
 from .json_whitespace import WHITESPACE
+from .lark_literal import lark_literal
 from .structural_tag import structural_tag_to_lark
 
 
@@ -33,10 +33,8 @@ def grammar_source(output: StructuredOutput, special_tokens: Mapping[str, int]) 
         case GrammarKind.GRAMMAR:
             return grammar_from("grammar", text)
         case GrammarKind.CHOICE:
-            texts = (
-                json.dumps(choice, ensure_ascii=False) for choice in output.choices
-            )
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
+            literals = map(lark_literal, output.choices)
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(literals))
         case GrammarKind.STRUCTURAL_TAG:
             return structural_tag_to_lark(text, special_tokens)
 

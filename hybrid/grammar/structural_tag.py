@@ -14,6 +14,7 @@ from typing import Any, Final
 from hybrid.scheduler.shown_value import shown
 
 from .json_whitespace import WHITESPACE
+from .lark_literal import lark_literal
 
 _TEXT: Final = r"/(.|\n)*/"
 
@@ -64,14 +65,16 @@ class _LarkWriter:
         self.rules: Final[list[str]] = []
         self._special_tokens: Final = special_tokens
         longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
-        self._special: Final = re.compile("|".join(map(re.escape, longest_first)))
+        self._special: Final = re.compile(
+            "(" + "|".join(map(re.escape, longest_first)) + ")"
+        )
         self._writers: Final[Mapping[str, Callable[[dict[str, Any]], str]]] = {
-            "any_text": self._any_text,
+            "any_text": lambda part: self._terminal(_any_text(part)),
             "const_string": lambda part: self._literal(_get(part, "value", str)),
             "json_schema": _json_schema,
-            "or": lambda part: self._joined(_get(part, "elements", list), " | "),
-            "regex": self._regex,
-            "sequence": lambda part: self._joined(_get(part, "elements", list), " "),
+            "or": self._or,
+            "regex": lambda part: self._terminal(_regex(part)),
+            "sequence": self._sequence,
             "tag": self._tag,
             "tags_with_separator": self._tags_with_separator,
             "triggered_tags": self._triggered_tags,
@@ -89,47 +92,64 @@ class _LarkWriter:
         assert isinstance(part, dict)
         return write(part)
 
+    def _or(self, part: dict[str, Any]) -> str:
+        return self._joined(_get(part, "elements", list), " | ")
+
+    def _sequence(self, part: dict[str, Any]) -> str:
+        elements = _get(part, "elements", list)
+        for element in elements[:-1]:
+            _check_ends(element)
+        return self._joined(elements, " ")
+
     def _joined(self, parts: list[object], by: str) -> str:
         if not parts:
-            raise ValueError("a sequence or alternative has no elements")
+            raise ValueError("a list of formats is empty")
         return "(" + by.join(map(self.write, parts)) + ")"
 
     def _literal(self, text: str) -> str:
         """The tokens of special texts, the spelling of others."""
-        pieces = []
-        place = 0
-        for match in self._special.finditer(text) if self._special_tokens else ():
-            pieces.append(text[place : match.start()])
-            pieces.append(f"<[{self._special_tokens[match[0]]}]>")
-            place = match.end()
-        pieces.append(text[place:])
+        pieces = self._pieces(text)
         written = [
-            piece if index % 2 else json.dumps(piece, ensure_ascii=False)
+            f"<[{self._special_tokens[piece]}]>" if index % 2 else lark_literal(piece)
             for index, piece in enumerate(pieces)
             if piece
         ]
         return " ".join(written) or '""'
 
-    def _regex(self, part: dict[str, Any]) -> str:
-        return self._terminal(_as_regex(_get(part, "pattern", str)))
-
-    def _any_text(self, part: dict[str, Any]) -> str:
-        return self._terminal(_text_without(_texts(part, "excludes")))
+    def _pieces(self, text: str) -> list[str]:
+        """``text`` cut at special tokens, which are every second piece."""
+        return self._special.split(text) if self._special_tokens else [text]
 
     def _tag(self, part: dict[str, Any]) -> str:
         return f"({self._literal(_get(part, 'begin', str))} {self._tail(part)})"
 
     def _tail(self, part: dict[str, Any]) -> str:
         """What follows the beginning of a tag."""
-        ends = _texts(part, "end")
-        end = "(" + " | ".join(map(self._literal, ends)) + ")" if ends else ""
-        content = _get(part, "content", dict)
-        if content.get("type") != "any_text":
-            return f"{self.write(content)} {end}"
-        # Up to the first end: the text holds none of those that are spelled.
-        spelled = [text for text in ends if not self._has_special(text)]
-        excludes = [*_texts(content, "excludes"), *filter(None, spelled)]
-        return f"{self._terminal(_text_without(excludes))} {end}"
+        content, ends = _get(part, "content", dict), _texts(part, "end") or [""]
+        match content.get("type"):
+            case "any_text":
+                # Up to the first end.
+                excludes = [*_texts(content, "excludes"), *self._spelled(ends)]
+                return self._up_to(_text_without(excludes), ends)
+            case "regex":
+                return self._up_to(_regex(content), ends)
+        if any(ends):
+            _check_ends(content)
+        return f"{self.write(content)} ({' | '.join(map(self._literal, ends))})"
+
+    def _up_to(self, body: str, ends: list[str]) -> str:
+        """A text and one of ``ends``.
+
+        What is spelled is one terminal with the text before it: the lexer takes as much
+        as it can, and would take the end for text.
+        """
+        written = []
+        for end in ends:
+            first, *others = self._pieces(end)
+            rest = self._literal(end[len(first) :]) if others else ""
+            spelled = f" {lark_literal(first)}" if first else ""
+            written.append(f"{self._terminal(f'({body}){spelled}')} {rest}")
+        return "(" + " | ".join(written) + ")"
 
     def _tags_with_separator(self, part: dict[str, Any]) -> str:
         tags = self._joined(
@@ -145,35 +165,54 @@ class _LarkWriter:
         With ``at_least_one`` the answer begins with a tag at once.
         """
         triggers, tags = _texts(part, "triggers"), _get(part, "tags", list)
-        excludes = [
-            *_texts(part, "excludes"),
-            *(text for text in triggers if not self._has_special(text)),
-        ]
-        text = self._terminal(_text_without(excludes))
-        triggered = []
-        for trigger in triggers:
-            tails = [
-                f"{self._literal(begin[len(trigger) :])} {self._tail(tag)}"
-                for tag in tags
-                if (begin := _get(tag, "begin", str)).startswith(trigger)
-            ]
-            if not tails:
-                raise ValueError(f"no tag begins with the trigger {shown(trigger)}")
-            triggered.append(f"{self._literal(trigger)} ({' | '.join(tails)})")
         _check_triggered(tags, triggers)
-        tag = f"({' | '.join(triggered)})"
+        text = _text_without([*_texts(part, "excludes"), *self._spelled(triggers)])
+        first, later = [], []
+        for trigger in triggers:
+            tail = self._tails(tags, trigger)
+            first.append(f"{self._literal(trigger)} {tail}")
+            later.append(f"{self._up_to(text, [trigger])} {tail}")
+        free = self._terminal(text)
+        one, other = f"({' | '.join(first)})", f"({' | '.join(later)})"
         is_single = bool(part.get("stop_after_first"))
         if part.get("at_least_one"):
-            return tag if is_single else f"({tag} ({text} {tag})* {text})"
-        return f"({text} {tag}? )" if is_single else f"(({text} {tag})* {text})"
+            return one if is_single else f"({one} {other}* {free})"
+        return f"({other} | {free})" if is_single else f"({other}* {free})"
 
-    def _has_special(self, text: str) -> bool:
-        return bool(self._special_tokens) and self._special.search(text) is not None
+    def _tails(self, tags: list[object], trigger: str) -> str:
+        tails = [
+            f"{self._literal(begin[len(trigger) :])} {self._tail(tag)}"
+            for tag in tags
+            if isinstance(tag, dict)
+            and (begin := _get(tag, "begin", str)).startswith(trigger)
+        ]
+        if not tails:
+            raise ValueError(f"no tag begins with the trigger {shown(trigger)}")
+        return f"({' | '.join(tails)})"
+
+    def _spelled(self, texts: list[str]) -> list[str]:
+        """Those that a text can hold: special tokens are in none."""
+        return [text for text in texts if text and len(self._pieces(text)) == 1]
 
     def _terminal(self, body: str) -> str:
         name = f"T{len(self.rules)}"
         self.rules.append(f"{name}: {body}")
         return name
+
+
+def _check_ends(part: object) -> None:
+    """Refuse a format after which no other could be told from its text."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("any_text", "triggered_tags"):
+        raise ValueError(f"{kind} goes on to the end: nothing can come after it")
+
+
+def _any_text(part: dict[str, Any]) -> str:
+    return _text_without(_texts(part, "excludes"))
+
+
+def _regex(part: dict[str, Any]) -> str:
+    return _as_regex(_get(part, "pattern", str))
 
 
 def _json_schema(part: dict[str, Any]) -> str:
