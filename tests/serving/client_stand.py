@@ -13,8 +13,8 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from smg_grpc_proto.generated import common_pb2
 
-from hybrid import HybridEngine
-from hybrid.client import ClientOptions, RetryPolicy
+from hybrid import HybridEngine, SamplingParams
+from hybrid.client import AsyncHybridClient, ClientOptions, HybridClient, RetryPolicy
 from hybrid.serving.admission import AdmissionLimits
 from hybrid.serving.engine_host import EngineHost
 from hybrid.serving.served_model import ServedModel
@@ -22,6 +22,9 @@ from tests.serving.service_stand import TIMEOUT_S, serving
 
 QUICK = ClientOptions(retry=RetryPolicy(first_wait_s=0.001))
 """Asks again at once, and nearly."""
+PROMPT = [1, 2, 3]
+IDS = SamplingParams(detokenize=False)
+"""For servers without a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,28 @@ def pieces(data: bytes, sha256: str) -> list[Any]:
         common_pb2.GetTokenizerChunk(data=data[:half]),
         common_pb2.GetTokenizerChunk(data=data[half:], sha256=sha256),
     ]
+
+
+def ask_sync(address: str, options: ClientOptions, *, stream: bool) -> tuple[int, ...]:
+    """The answer's ids, by the client for threads."""
+    with HybridClient(address, options) as client:
+        ask: Callable[..., Any] = client.stream if stream else client.generate
+        parts = list(ask(PROMPT, IDS))
+    return tuple(i for part in parts for i in part.token_ids)
+
+
+def ask_async(address: str, options: ClientOptions, *, stream: bool) -> tuple[int, ...]:
+    """The answer's ids, by the client for event loops."""
+
+    async def main() -> tuple[int, ...]:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            AsyncHybridClient(address, options) as client,
+        ):
+            if stream:
+                parts = [part async for part in client.stream(PROMPT, IDS)]
+            else:
+                parts = list(await client.generate(PROMPT, IDS))
+        return tuple(i for part in parts for i in part.token_ids)
+
+    return asyncio.run(main(), debug=True)
