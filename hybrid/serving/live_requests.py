@@ -39,7 +39,7 @@ class LiveRequests:
         finally:
             self._taken.discard(engine_id)
             siblings.discard(engine_id)
-            if not siblings and self._engine_ids.get(client_id) is siblings:
+            if not siblings:
                 del self._engine_ids[client_id]
 
     def engine_ids(self, client_id: str) -> tuple[str, ...]:

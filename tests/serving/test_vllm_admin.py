@@ -8,6 +8,7 @@ import grpc
 import pytest
 from smg_grpc_proto.generated import common_pb2 as pb
 
+from hybrid.scheduler import PagedScheduler, Scheduler
 from tests.hybrid.null_stand import HeldExecutor, make_engine
 from tests.serving.service_stand import (
     Served,
@@ -115,6 +116,18 @@ def test_a_subscriber_that_leaves_is_forgotten() -> None:
         assert (await generate(served, request(PROMPT)))[0].completion_tokens == 8
 
     serve(make_engine(), body)
+
+
+def test_a_scheduler_that_cannot_tell_is_no_error_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """UNIMPLEMENTED: gateways take that for "never", and route without events."""
+    monkeypatch.setattr(PagedScheduler, "start_kv_events", Scheduler.start_kv_events)
+
+    async def body(served: Served) -> grpc.aio.AioRpcError:
+        return await refusal(subscribe(served).read())
+
+    assert serve(make_engine(), body).code() is Code.UNIMPLEMENTED
 
 
 def test_headers_come_before_the_first_event() -> None:
