@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,16 +84,24 @@ class ServeProcess:
 
 @contextmanager
 def started(
-    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    engine: Sequence[str] | None = None,
+    environment: dict[str, str] | None = None,
 ) -> Iterator[ServeProcess]:
-    """Start a server over the gated executor; whatever happens, it is gone after.
+    """Start a server; whatever happens, it is gone after.
 
-    It has a model, that is a tokenizer, where there is a gateway, which needs one.
+    Args:
+        folder: for what it writes, and for the gates of its executor.
+        arguments: of the server.
+        engine: of the engine; ``None``: the gated executor, with a tokenizer where
+            there is a gateway, which needs one.
+        environment: beside the one of this process.
     """
     site = _install_plugin(folder / "site")
     paths = os.pathsep.join((str(site), str(ROOT)))
-    options = ["--executor", "gated", "-x", f"folder={folder}"]
-    if "--http-port" in arguments:
+    options = list(engine or ("--executor", "gated", "-x", f"folder={folder}"))
+    if engine is None and "--http-port" in arguments:
         options += ["-m", str(write_tiny_model(folder / "tiny"))]
     with (folder / "stderr").open("w") as log:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter

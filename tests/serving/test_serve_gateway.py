@@ -102,6 +102,7 @@ def test_http_requests_end_in_order(folder: Path) -> None:
             until(lambda: engine.num_active() == 1)
             server.signal()
             until(lambda: engine.health() == NOT_SERVING)
+            until(lambda: status_of_get(ports["http"], "/readiness") == 503)
             with pytest.raises(openai.InternalServerError) as refused:
                 say_hi(client)
             assert refused.value.status_code == 503

@@ -1,5 +1,6 @@
 """The server as an operator has it: how it starts, ends, and fails."""
 
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -104,6 +105,8 @@ def test_a_killed_server_leaves_no_gateway(tmp_path: Path) -> None:
     with started(tmp_path, "--port", "0", "--http-port", "0") as server:
         addresses(server)
         (gateway,) = server.children()
+        # Ctrl-C at the server's terminal does not reach it past the server.
+        assert os.getpgid(gateway.pid) == gateway.pid
         server.signal(signal.SIGKILL)
         server.wait()
         until(lambda: is_gone(gateway))
