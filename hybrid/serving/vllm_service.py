@@ -121,7 +121,8 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
             async with aclosing(self._host.engine.subscribe_kv_events()) as batches:
                 try:
                     async for batch in batches:
-                        await context.write(messages.message(batch))
+                        for message in messages.take(batch):
+                            await context.write(message)
                 except UnsupportedFeature as error:
                     await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
 

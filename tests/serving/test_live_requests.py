@@ -48,6 +48,17 @@ def test_a_client_may_choose_a_name_that_was_given() -> None:
         assert len(live.engine_ids("a")) == 2
 
 
+def test_a_name_that_a_client_chose_is_not_given() -> None:
+    """Whatever a renamed request would be called, if that runs it is called else."""
+    live = LiveRequests()
+    with live.entered("a"), live.entered("a") as renamed:
+        pass
+    number = int(renamed.removeprefix("a#")) + 1
+    with live.entered(f"a#{number}") as chosen, live.entered("a"):
+        with live.entered("a") as given:
+            assert given not in (chosen, "a")
+
+
 def test_an_error_within_a_request_leaves_nothing() -> None:
     """However it ends, its id is free."""
     live = LiveRequests()

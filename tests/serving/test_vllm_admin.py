@@ -9,6 +9,7 @@ import pytest
 from smg_grpc_proto.generated import common_pb2 as pb
 
 from hybrid.scheduler import PagedScheduler, Scheduler
+from hybrid.serving import vllm_kv_events
 from tests.hybrid.null_stand import HeldExecutor, make_engine
 from tests.serving.service_stand import (
     Served,
@@ -81,6 +82,46 @@ def test_a_router_learns_what_is_cached() -> None:
         events.cancel()
 
     serve(make_engine(), body)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4, 9])
+def test_a_large_snapshot_comes_in_pieces(
+    max_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message outgrows a client's limit; numbers and parents have no gap."""
+    monkeypatch.setattr(vllm_kv_events, "MAX_SNAPSHOT_TOKENS", max_tokens)
+    prompts = [list(range(1, 22)), [*range(1, 6), *range(40, 60)], [7] * 5]
+
+    async def body(served: Served) -> None:
+        for prompt in prompts:
+            await generate(served, request(prompt, max_tokens=1))
+        events = subscribe(served)
+        first = await events.read()
+        total = first.snapshot.count
+        chunks = [first, *[await events.read() for _ in range(total - 1)]]
+        assert total > 2
+        assert [c.snapshot.index for c in chunks] == list(range(total))
+        assert {(c.snapshot.count, c.snapshot.blocks) for c in chunks} == {(total, 11)}
+        assert first.events[0].WhichOneof("data") == "cleared"
+        known: set[int] = set()
+        for chunk in chunks:
+            stored = [e.stored for e in chunk.events if e.HasField("stored")]
+            blocks = [block for event in stored for block in event.blocks]
+            assert len(blocks) <= max(max_tokens // 4, 1)
+            for event in stored:
+                if event.HasField("parent_block_hash"):
+                    assert event.parent_block_hash in known
+                known.update(block.block_hash for block in event.blocks)
+        assert len(known) == 11
+
+        await generate(served, request([9] * 5, max_tokens=1))
+        after = await events.read()
+        numbers = [batch.sequence_number for batch in [*chunks, after]]
+        assert numbers == list(range(numbers[0], numbers[0] + total + 1))
+        assert not after.HasField("snapshot")
+        events.cancel()
+
+    serve(make_engine(num_blocks=64), body)
 
 
 def test_removed_blocks_are_told() -> None:
