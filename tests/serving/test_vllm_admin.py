@@ -198,6 +198,7 @@ def test_a_flush_waits_for_nothing_unless_told() -> None:
         running = asyncio.create_task(generate(served, request(PROMPT)))
         await until(lambda: engine.stats().generation_tokens_total == 2)
         pending = asyncio.create_task(flush(served))
+        await until(lambda: bool(served.host.engine._answers))
         executor.let_go()
         answer, _ = await asyncio.gather(pending, running)
         assert not answer.success
