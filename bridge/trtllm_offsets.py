@@ -59,6 +59,8 @@ class BlockOffsets:
             )
         self.array: Final = allocate(shape)
         self._block_size: Final = pools.layouts[0].block_size
+        # One table serves all pools.
+        self._num_blocks: Final = min(one.num_blocks for one in pools.layouts)
         self._steps = np.array([p.cells_per_block for p in kernel_pools], np.int32)
         self._to_value = np.array([p.cells_to_value for p in kernel_pools], np.int32)
         # What each row holds, to tell what changed.
@@ -79,7 +81,8 @@ class BlockOffsets:
             Rows that were written; the device's copy of all others is still right.
 
         Raises:
-            ConfigError: more sequences or blocks than the array holds, or a prompt's
+            ConfigError: more sequences or blocks than the array holds, a block that is
+                in no pool, or a prompt's
                 chunk that is not its last and ends within a block.
         """
         for entry in scheduled:
@@ -120,8 +123,13 @@ class BlockOffsets:
         if kept == len(table) == len(before):
             self._tables[row] = table
             return False
-        ids = np.array(table[kept:], dtype=np.int32)
-        keys = self._steps[:, None] * ids
+        ids = np.array(table[kept:], dtype=np.int64)
+        if len(ids) and not 0 <= ids.min() <= ids.max() < self._num_blocks:
+            raise ConfigError(
+                f"block offsets: a table has ids from {ids.min()} to {ids.max()}, must "
+                f"be from 0 to {self._num_blocks - 1}"
+            )
+        keys = self._steps[:, None] * ids.astype(np.int32)
         values = keys + self._to_value[:, None]
         if secondary:
             bits = np.array([SECONDARY_BIT if i in secondary else 0 for i in ids])

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 INTEGER_VIEWS: Final = {
     "bfloat16": "uint16",
     "float8_e4m3fn": "uint8",
+    "float8_e4m3fnuz": "uint8",
     "float8_e5m2": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
 }
 """By torch's name of a dtype, as what it crosses; all others cross as themselves."""
 PER_THREAD_STREAMS: Final = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"

@@ -15,9 +15,10 @@ from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import ExecutorConfig, ModelInfo
 from hybrid.backends.pytorch.kv_pool import KVPool
 from hybrid.bridge import KVLayout, KVOrder, PackedBatch, pack_batch
-from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.errors import CheckpointError, ConfigError, ExecutorFailed
 from hybrid.scheduler.plan import StepPlan
 
+from .decode_graphs import pad_plan
 from .engine_check import check_engine, check_version
 from .engine_config import ENGINE_FILE, read_engine_config
 from .engine_session import EngineSession, installed_version
@@ -118,7 +119,30 @@ class EngineRunner(Runner):
             max_num_tokens=self._engine.max_num_tokens,
             max_model_len=self._max_model_len,
         )
+        self._check_shapes()
         return pool
+
+    def _check_shapes(self) -> None:
+        """Ask the engine about a step of one token, before any request depends on it.
+
+        Raises:
+            CheckpointError: its shapes are not those that config.json tells.
+        """
+        assert self._tensors is not None, "make_pool makes them"
+        plan = pad_plan(StepPlan(0, (), 0, (), (), ()), 1)
+        inputs = self._given(self._tensors.fill(plan, pack_batch(plan)))
+        try:
+            _, num_columns = self._session.output_shape(inputs)
+        except ExecutorFailed as error:
+            raise CheckpointError(
+                f"{self._engine.path}: the engine does not take what its config.json "
+                f"describes: {error}"
+            ) from error
+        if num_columns < self._engine.vocab_size:
+            raise CheckpointError(
+                f"{self._engine.path}: the engine gives {num_columns} logits a token, "
+                f"its config.json says vocab_size {self._engine.vocab_size}"
+            )
 
     def run(self, plan: StepPlan) -> torch.Tensor:
         """See ``Runner``."""

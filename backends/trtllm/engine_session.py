@@ -39,7 +39,8 @@ def installed_version() -> str:
     Raises:
         UnsupportedFeature: it cannot be imported; says why.
     """
-    return str(import_library("tensorrt_llm").__version__)
+    package = import_library("tensorrt_llm")
+    return str(getattr(package, "__version__", "of unknown version"))
 
 
 class EngineSession:
@@ -59,7 +60,13 @@ class EngineSession:
         """
         if not path.stat().st_size:
             raise CheckpointError(f"{path} is empty")
-        import_library("tensorrt_llm.plugin")._load_plugin_lib()  # noqa: SLF001 - the only way to TensorRT-LLM's attention
+        plugin = import_library("tensorrt_llm.plugin")
+        try:
+            plugin._load_plugin_lib()  # noqa: SLF001 - the only way to the attention
+        except Exception as error:
+            raise UnsupportedFeature(
+                f"TensorRT-LLM's plugins cannot be loaded: {error}"
+            ) from error
         self._runtime: Final[Any] = import_library("tensorrt_llm.runtime")
         try:
             # TensorRT copies what it needs: the bytes live no longer than this call.

@@ -12,7 +12,7 @@ back).
 from importlib.util import find_spec
 from typing import Final
 
-from hybrid.bridge.trtllm_pools import MIN_BLOCK_SIZE
+from hybrid.bridge.trtllm_pools import INT31, MIN_BLOCK_SIZE
 
 from .attention import AttentionNeeds
 from .machine import Machine
@@ -58,6 +58,12 @@ def _cache_refusal(needs: AttentionNeeds) -> str | None:
         return f"block_size is {size}; it takes powers of two from {MIN_BLOCK_SIZE}"
     if needs.kv_dtype not in {needs.dtype, FP8}:
         return f"kv_dtype is {needs.kv_dtype}; it takes {needs.dtype} and {FP8}"
+    most = needs.max_num_seqs * needs.max_model_len
+    if most > INT31:
+        return (
+            f"max_num_seqs={needs.max_num_seqs} sequences of max_model_len="
+            f"{needs.max_model_len} are {most:,} tokens; it counts up to {INT31:,}"
+        )
     windows = [window for window in needs.windows if window is not None]
     if windows and min(windows) < needs.max_model_len:
         # It writes token t to the place t modulo the window, over blocks that other

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -19,6 +20,9 @@ from .bench import Bench
 from .engine_run import finish, fresh_ids
 from .executor_case import ExecutorCase, FindSource
 from .workload import GREEDY, TokenIds
+
+ENDING_S: Final = 30.0
+"""How long a thread that was told to end may take; most are gone at once."""
 
 
 class LifecycleTests(ExecutorCase):
@@ -92,7 +96,10 @@ class LifecycleTests(ExecutorCase):
         before = set(threading.enumerate())
         executor = self._loaded(find_source)
         executor.close()
-        left = [t.name for t in threading.enumerate() if t not in before]
+        more = [t for t in threading.enumerate() if t not in before]
+        for thread in more:
+            thread.join(ENDING_S)  # one that was told to end may be about to
+        left = [thread.name for thread in more if thread.is_alive()]
         assert not left, f"threads that close() left: {left}"
         alive = weakref.ref(executor)
         del executor

@@ -15,6 +15,8 @@ from transformers import AttentionInterface
 from tests.bridge.raw_kv import RawKV
 
 PLUGIN = "standin_gpt_attention_plugin"
+INT8_SCALE = 1 / 8
+"""Of an 8-bit integer cache; compiled into the engine, from a calibration."""
 KNOBS = {0: (0, 1), 1: (-1, 0, 1)}
 """Values of ``multi_block_mode`` and of the accumulation in float32."""
 
@@ -72,6 +74,9 @@ def check_step(step: PluginStep) -> None:
     assert past[contexts:] == [length - 1 for length in lengths[contexts:]]
     pairs = zip(prompts[contexts:], lengths[contexts:], strict=True)
     assert all(0 < prompt < length for prompt, length in pairs)
+    for length, count in zip(lengths[:contexts], step.query_lens, strict=False):
+        # Chunks before the last are whole blocks, so each begins at a boundary.
+        assert (length - count) % step.block_size == 0, "a chunk begins within a block"
     queries = torch.tensor(step.query_lens)
     assert len(inputs["input_ids"]) == queries.sum(), "tokens do not add up"
     if "last_token_ids" in inputs:
@@ -155,7 +160,8 @@ def attend(
             tokens = torch.arange(length - count, length)
             _write(cells, tokens, new[0, :, part].transpose(0, 1), step)
             whole = torch.stack(cells).transpose(1, 2).flatten(0, 1)[:length]
-            cached.append(whole.to(query.dtype).transpose(0, 1)[None])
+            scale = INT8_SCALE if step.kv_dtype == torch.int8 else 1.0
+            cached.append(whole.to(query.dtype).transpose(0, 1)[None] * scale)
         visible = torch.ones(count, length, dtype=torch.bool).tril(length - count)
         output = torch.nn.functional.scaled_dot_product_attention(
             query[:, :, part],
@@ -190,6 +196,8 @@ def _write(
 ) -> None:
     for token, numbers in zip(tokens.tolist(), new, strict=True):
         block, place = divmod(token, step.block_size)
+        if step.kv_dtype == torch.int8:
+            numbers = (numbers / INT8_SCALE).round().clamp(-127, 127)  # noqa: PLW2901
         cells[block][:, place] = numbers.to(step.kv_dtype)
 
 

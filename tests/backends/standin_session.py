@@ -211,8 +211,9 @@ class Session:
         return True
 
     def _kv_dtype(self) -> torch.dtype:
-        is_fp8 = self.sizes["quantization"]["kv_cache_quant_algo"] == "FP8"
-        return torch.float8_e4m3fn if is_fp8 else TORCH[BY_NAME[self.sizes["dtype"]]]
+        own = TORCH[BY_NAME[self.sizes["dtype"]]]
+        kinds = {None: own, "FP8": torch.float8_e4m3fn, "INT8": torch.int8}
+        return kinds[self.sizes["quantization"]["kv_cache_quant_algo"]]
 
     def _compute(self, step: PluginStep) -> torch.Tensor:
         ids, positions = step.inputs["input_ids"], step.inputs["position_ids"]

@@ -26,6 +26,8 @@ class TestTrtllmFloat8Cache(RoundedCacheConformance, TestTrtllmTorch):
     executor_options: ClassVar[Mapping[str, Any]] = {
         "attention": "torch",
         "kv_dtype": "float8_e4m3fn",
+        # A power of two: the same numbers are kept.
+        "kv_scale": 2.0,
     }
 
 

@@ -1,6 +1,7 @@
 """A compiled engine runs our plans over our pool, and gives transformers' logits."""
 
 import gc
+import json
 import weakref
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import ExecutorConfig
 from hybrid.backends.trtllm.engine_runner import EngineRunner
-from hybrid.scheduler.errors import (
-    ExecutorFailed,
-)
+from hybrid.scheduler.errors import CheckpointError, ExecutorFailed
 from hybrid.scheduler.plan import StepPlan
 from hybrid.testing.models import write_tiny_model
 from tests.backends.engine_plans import (
@@ -25,8 +25,9 @@ from tests.backends.engine_plans import (
     entry,
     plan_of,
 )
+from tests.backends.standin_engine import build_standin_engine
 from tests.backends.standin_session import Seen
-from tests.backends.trt_engine_stand import open_engine
+from tests.backends.trt_engine_stand import CONFIG, HERE, open_engine
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
@@ -64,6 +65,51 @@ def test_steps_give_transformers_logits(
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
     assert len(seen.sessions[0].steps) == 3
     assert seen.num_plugin_loads == 1
+
+
+@pytest.mark.usefixtures("seen")
+@pytest.mark.parametrize(
+    ("kind", "dtype", "limit"),
+    [("FP8", torch.float8_e4m3fn, 0.3), ("INT8", torch.int8, 0.3)],
+)
+def test_an_8_bit_cache_is_a_pool_of_bytes(
+    llama: Path, tmp_path: Path, kind: str, dtype: torch.dtype, limit: float
+) -> None:
+    """The engine keeps its scales; the steps' logits are off by its rounding alone."""
+    runner = open_engine(llama, tmp_path, kv_cache_quant_algo=kind)
+    with closing(runner):
+        assert runner.make_pool(8).memory.dtype == dtype
+        got = run(runner, FIRST, MIXED, DECODE)
+    expected = transformers_logits(
+        llama, SHORT, LONG, (*SHORT, 77), (*LONG, 201), (*SHORT, 77, 88)
+    )
+    error = (got - expected).norm(dim=1) / expected.norm(dim=1)
+    assert 0 < error.max() < limit
+
+
+@pytest.mark.usefixtures("seen")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": 1000}, "gives 320 logits a token.*vocab_size 1000"),
+        ({"num_hidden_layers": 9}, "does not take what its config.json describes"),
+    ],
+)
+def test_an_engine_that_is_not_what_its_config_says_is_refused_before_a_request(
+    llama: Path, tmp_path: Path, change: dict[str, int], message: str
+) -> None:
+    """A step of one token is asked about, and not run."""
+    build_standin_engine(llama, tmp_path)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    content["pretrained_config"] |= change
+    path.write_text(json.dumps(content))
+    source = ModelSource("e", tmp_path, CheckpointFormat.COMPILED)
+    with (
+        closing(EngineRunner(source, CONFIG, HERE)) as runner,
+        pytest.raises(CheckpointError, match=message),
+    ):
+        runner.make_pool(8)
 
 
 @pytest.mark.usefixtures("seen")

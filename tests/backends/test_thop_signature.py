@@ -152,6 +152,6 @@ def test_a_package_that_cannot_be_imported_is_refused(
     with installed("1.2.1"):
         # What import finds there makes it raise.
         monkeypatch.setitem(sys.modules, "tensorrt_llm.bindings.internal", None)
-        with pytest.raises(UnsupportedFeature, match="bindings.internal cannot be"):
+        with pytest.raises(UnsupportedFeature, match=r"bindings\.internal cannot be"):
             find_installed_thop()
         monkeypatch.undo()

@@ -251,3 +251,35 @@ def test_a_chunk_that_ends_within_a_block_is_refused_unless_it_is_the_last() -> 
         offsets.update([chunk])
     offsets.update([chunk._replace(token_ids=(1,) * 15, num_computed_tokens=1)])
     offsets.update([chunk._replace(num_samples=1)])
+
+
+@pytest.mark.parametrize("block_id", [-1, 6, 2**30])
+def test_a_block_that_is_in_no_pool_is_refused(block_id: int) -> None:
+    """Its offset would lie outside, or wrap around into another's cells."""
+    assert BASE.num_blocks == 6
+    offsets = BlockOffsets(TrtllmPools.single(BASE), max_num_seqs=1, max_num_blocks=4)
+    with pytest.raises(ConfigError, match=r"must be from 0 to 5"):
+        offsets.update([entry((1, block_id))])
+
+
+def test_blocks_that_move_are_told_though_the_table_stays() -> None:
+    """The same tuple, whichever of its blocks has moved to host memory since."""
+    offsets = BlockOffsets(TrtllmPools.single(BASE), max_num_seqs=1, max_num_blocks=4)
+    table = (1, 2, 3)
+    offsets.update([entry(table)])
+    for moved in ({2}, {1}, {1, 3}):
+        offsets.update([entry(table)], secondary=moved)
+        bits = offsets.array[0, 0, :, :3] & SECONDARY_BIT
+        assert [{table[i] for i in np.flatnonzero(field)} for field in bits] == [
+            moved,
+            moved,
+        ]
+
+
+def test_keys_alone_stand_in_both_fields() -> None:
+    """A kernel may ask for the V of a latent cache: it is the K."""
+    layout = replace(BASE, kv_factor=1)
+    offsets = BlockOffsets(TrtllmPools.single(layout), max_num_seqs=1, max_num_blocks=2)
+    offsets.update([entry((3, 5))])
+    keys, values = offsets.array[:, 0].swapaxes(0, 1)
+    assert np.array_equal(keys, values)

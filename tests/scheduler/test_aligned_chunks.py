@@ -69,6 +69,30 @@ def test_a_waiting_prompt_is_not_starved_by_short_ones_behind_it() -> None:
     driver.run()
 
 
+def test_what_is_computed_again_is_cut_at_block_boundaries_too() -> None:
+    """A preempted sequence comes back with its answer so far, cut like a prompt."""
+    driver = Driver(
+        align_chunks=True,
+        num_blocks=7,
+        max_num_batched_tokens=9,
+        max_model_len=26,
+        enable_prefix_caching=False,
+    )
+    for request_id in ("a", "b"):
+        driver.add(make_request(request_id, 4, max_tokens=20))
+    driver.run()
+    assert driver.scheduler.stats().num_preemptions == 1
+    again = [
+        entry
+        for plan in driver.plans
+        for entry in plan.scheduled[: plan.num_contexts]
+        if entry.num_computed_tokens + len(entry.token_ids) > 4
+    ]
+    ends = [entry.num_computed_tokens + len(entry.token_ids) for entry in again]
+    assert len(again) > 1
+    assert all(end % 4 == 0 for end in ends[:-1])
+
+
 def test_who_lacks_rows_for_a_block_waits_alone() -> None:
     """One row that is left serves no chunk; those who want no rows go on."""
     driver = Driver(align_chunks=True, num_blocks=16, max_prompt_logprobs_tokens=5)
