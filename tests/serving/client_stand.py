@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,6 +65,14 @@ def running_service(
         ends[0]()
         thread.join(TIMEOUT_S)
         assert not thread.is_alive(), "the server did not end"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread brings about."""
+    end_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end_s, "it never came to be"
+        time.sleep(0.001)
 
 
 Act = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
