@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
+from .prompt_input import read_prompt_file
+
 if TYPE_CHECKING:
-    from hybrid import SamplingParams
+    from hybrid import SamplingParams, StructuredOutput
 
 _SAMPLING = "Sampling"
 DEFAULT_MAX_TOKENS: Final = 512
@@ -73,6 +75,13 @@ class SamplingOptions:
         bool,
         _sampling_option("--ignore-eos", help="Go on past the model's own end."),
     ] = False
+    structured_output: Annotated[
+        str | None,
+        _sampling_option(
+            "--json-schema",
+            help="File (or -) of a JSON Schema that an answer keeps to.",
+        ),
+    ] = None
 
     def params(self, *, temperature: float, n: int = 1) -> "SamplingParams":
         """Build what the engine takes.
@@ -83,6 +92,7 @@ class SamplingOptions:
 
         Raises:
             InvalidRequest: a value is outside its range; names the field.
+            OSError: the file of a schema cannot be read.
         """
         from hybrid import SamplingParams  # noqa: PLC0415 - only when a command runs
 
@@ -91,4 +101,14 @@ class SamplingOptions:
         }
         if values["temperature"] is None:
             values["temperature"] = temperature
+        values["structured_output"] = _read_schema(self.structured_output)
         return SamplingParams(**{**values, "stop": tuple(self.stop or ()), "n": n})
+
+
+def _read_schema(path: str | None) -> "StructuredOutput | None":
+    from hybrid import GrammarKind, StructuredOutput  # noqa: PLC0415 - as above
+
+    if path is None:
+        return None
+    text = read_prompt_file(path)
+    return StructuredOutput(GrammarKind.JSON_SCHEMA, text)
