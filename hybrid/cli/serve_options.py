@@ -61,6 +61,9 @@ class ServeOptions:
         str | None,
         _option("--served-model-name", help="What clients call the model."),
     ] = None
+    kserve: Annotated[
+        bool, _option("--kserve", help="Serve KServe's inference protocol too.")
+    ] = False
     metrics_port: Annotated[
         int | None,
         _option(
@@ -145,6 +148,7 @@ class ServeOptions:
             max_inflight_tokens=self.max_inflight_tokens,
             shutdown_timeout_s=self.shutdown_timeout,
             served_model_name=self.served_model_name,
+            kserve=self.kserve,
             metrics_host=self.metrics_host,
             metrics_port=self.metrics_port,
             otlp_traces_endpoint=self.otlp_traces_endpoint,

@@ -9,7 +9,7 @@ import structlog
 
 from hybrid.failure_reason import failure_place, failure_reason
 
-from .status_table import status_of
+from .status_table import Trailers, status_of
 
 log = structlog.get_logger()
 
@@ -27,12 +27,17 @@ async def errors_as_status(context: Any) -> AsyncIterator[None]:
         # The body has chosen its status itself, or its client has gone within a write.
         raise
     except Exception as error:  # noqa: BLE001 - the table has a line for any
-        status = status_of(error)
-        if status[0] is grpc.StatusCode.INTERNAL:
-            # No traceback: some loggers add variables to it, and these hold prompts.
-            log.error(  # noqa: TRY400 - see above
-                "rpc.failed",
-                reason=failure_reason(error),
-                place=failure_place(error, "hybrid"),
-            )
-        await context.abort(*status)
+        await context.abort(*reported_status(error))
+
+
+def reported_status(error: Exception) -> tuple[grpc.StatusCode, str, Trailers]:
+    """As ``status_of``; what is the server's own fault is logged."""
+    status = status_of(error)
+    if status[0] is grpc.StatusCode.INTERNAL:
+        # No traceback: some loggers add variables to it, and these hold prompts.
+        log.error(
+            "rpc.failed",
+            reason=failure_reason(error),
+            place=failure_place(error, "hybrid"),
+        )
+    return status

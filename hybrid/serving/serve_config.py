@@ -60,6 +60,8 @@ class ServeConfig:
     """How long requests may go on once the server is told to end."""
     served_model_name: str | None = None
     """What clients call the model; ``None``: as it was named here."""
+    kserve: bool = False
+    """Whether the Open Inference Protocol (KServe v2) is served too."""
     metrics_host: str = "127.0.0.1"
     """Address of the metrics port, which everybody may read who reaches it."""
     metrics_port: int | None = None

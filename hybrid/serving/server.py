@@ -25,6 +25,7 @@ from .admission import AdmissionLimits
 from .engine_host import EngineHost
 from .front_door import FrontDoor
 from .gateway import Gateway, check_gateway
+from .kserve_service import add_kserve
 from .listeners import find_port, join_address
 from .metrics_server import MetricsServer
 from .serve_config import ServeConfig
@@ -207,6 +208,8 @@ class _Server:
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
             VllmEngineService(host), door.services
         )
+        if self._config.kserve:
+            add_kserve(door.services, host)
         await door.set_ready()
         gateway = await self._start_gateway()
         try:
