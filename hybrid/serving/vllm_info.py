@@ -53,7 +53,7 @@ def model_info(model: ServedModel) -> Any:
         max_req_input_len=model.max_model_len - 1,
         vocab_size=model.vocab_size,
         model_type=str(config.get("model_type", "")),
-        architectures=[model.architecture],
+        architectures=_texts(config.get("architectures")) or [model.architecture],
         eos_token_ids=sorted(tokenizer.eos_token_ids) if tokenizer else [],
         bos_token_id=(tokenizer.bos_token_id or 0) if tokenizer else 0,
         pad_token_id=_id(config.get("pad_token_id")),
@@ -67,7 +67,13 @@ def _read(directory: Path | None, name: str) -> dict[str, object]:
 
 
 def _id(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    """A token id as the protocol has room for it; 0 stands for none."""
+    return value if isinstance(value, int) and 0 <= value < 2**31 else 0
+
+
+def _texts(value: object) -> list[str]:
+    items = value if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, str)]
 
 
 def server_info(host: EngineHost) -> Any:

@@ -14,7 +14,7 @@ import hybrid
 from hybrid import SamplingParams
 from hybrid.scheduler import StepPlan
 from hybrid.serving.served_model import ServedModel
-from hybrid.serving.vllm_info import loads
+from hybrid.serving.vllm_info import loads, model_info
 from hybrid.tokenizer.tokenizer import Tokenizer
 from tests.hybrid.cli_stand import write_tiny_model
 from tests.hybrid.null_stand import FaultyExecutor, HeldExecutor, make_engine
@@ -22,6 +22,7 @@ from tests.serving.service_stand import (
     Served,
     generate,
     load_tiny,
+    model_of,
     refusal,
     request,
     serve,
@@ -91,10 +92,35 @@ def test_the_model_is_described(tmp_path: Path) -> None:
     assert info.max_req_input_len == 99
     assert info.vocab_size == config["vocab_size"]
     assert info.model_type == config["model_type"]
-    assert list(info.architectures)
+    assert list(info.architectures) == ["null"]
+    assert info.pad_token_id == 0
     assert list(info.eos_token_ids) == sorted(tokenizer.eos_token_ids)
     assert info.bos_token_id == tokenizer.bos_token_id
     assert info.default_sampling_params_json == ""
+
+
+@pytest.mark.parametrize(
+    ("entries", "architectures", "pad_token_id"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, ["LlamaForCausalLM"], 0),
+        ({"architectures": None, "pad_token_id": 7}, ["null"], 7),
+        ({"architectures": "x", "pad_token_id": None}, ["null"], 0),
+        ({"architectures": [1], "pad_token_id": -1}, ["null"], 0),
+        ({"pad_token_id": 2**40}, ["null"], 0),
+    ],
+)
+def test_a_config_may_hold_anything(
+    tmp_path: Path, entries: Any, architectures: list[str], pad_token_id: int
+) -> None:
+    """What is of the wrong kind is as good as absent."""
+    model = model_of(
+        make_engine(), path=write_tiny_model(tmp_path), architecture="null"
+    )
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | entries))
+    info = model_info(model)
+    assert list(info.architectures) == architectures
+    assert info.pad_token_id == pad_token_id
 
 
 def test_a_models_own_sampling_is_told_to_gateways(tmp_path: Path) -> None:
