@@ -50,8 +50,7 @@ class AnswerMessages:
         if output.finished:
             reason = output.outputs[0].finish_reason
             for index in range(len(output.outputs), self._params.n):
-                nothing = () if self._params.logprobs is not None else None
-                yield CompletionOutput(index, "", (), None, nothing, reason)
+                yield CompletionOutput(index, "", (), None, None, reason)
 
     def _messages(
         self, output: RequestOutput, sample: CompletionOutput
