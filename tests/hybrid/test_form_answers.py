@@ -69,9 +69,12 @@ LEAVES = st.one_of(
         lambda pair: {"type": "integer", "minimum": pair[0], "maximum": sum(pair)}
     ),
     _bounded("Length", 5).map(lambda limits: {"type": "string"} | limits),
-    st.lists(st.text(max_size=4) | st.integers(), min_size=1, max_size=3).map(
-        lambda values: {"enum": values}
-    ),
+    st.lists(
+        # llguidance reads a schema's numbers as floats of 64 bits.
+        st.text(max_size=4) | st.integers(-(2**53), 2**53),
+        min_size=1,
+        max_size=3,
+    ).map(lambda values: {"enum": values}),
     st.just({"type": "string", "pattern": "^[ab]{1,3}$"}),
 )
 SCHEMAS = st.recursive(
