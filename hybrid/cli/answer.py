@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hybrid.scheduler.errors import SamplingFailed
+from hybrid.scheduler.errors import HybridError, SamplingFailed
 
 from .standard_streams import stdout
 
@@ -88,6 +88,7 @@ def follow(
 
     Raises:
         SamplingFailed: the request ended in an error; its text so far is written.
+        HybridError: the same of whatever ``outputs`` raises.
     """
     started_s = time.perf_counter()
     first_s: float | None = None
@@ -103,6 +104,13 @@ def follow(
                 num_written = len(text)
             if stopped():
                 break
+        if last is not None and last.error is not None:
+            raise SamplingFailed(last.error, request_id=last.request_id)
+    except HybridError:
+        # What is told of it starts a line of its own.
+        if num_written:
+            write_now("\n")
+        raise
     finally:
         # A generator that is closed early takes its request out of the engine.
         close = getattr(outputs, "close", None)
@@ -110,10 +118,6 @@ def follow(
             close()
     if last is None:
         return None
-    if last.error is not None:
-        if num_written:
-            write_now("\n")
-        raise SamplingFailed(last.error, request_id=last.request_id)
     return Answer(last, first_s or 0.0, time.perf_counter() - started_s)
 
 

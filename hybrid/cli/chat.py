@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typer import Option
 
 from .answer import follow, write_now
-from .engine_options import EngineOptions, open_engine
+from .connect_options import ConnectOptions, open_llm
+from .engine_options import EngineOptions
 from .entry import describe
 from .interrupt import InterruptFlag
 from .option_groups import expand_option_groups
@@ -17,6 +18,8 @@ from .verbosity import Verbose, start_logging
 
 if TYPE_CHECKING:
     from hybrid import LLM, SamplingParams
+
+    from .remote_llm import RemoteLLM
 
 CHAT_TEMPERATURE: Final = 0.7
 """Greedy conversations of small models repeat themselves."""
@@ -29,6 +32,7 @@ def chat(
     system: Annotated[
         str | None, Option("--system", "-s", help="What the model is told first.")
     ] = None,
+    server: ConnectOptions,
     engine: EngineOptions,
     sampling: SamplingOptions,
     verbose: Verbose = 0,
@@ -38,7 +42,7 @@ def chat(
     params = sampling.params(temperature=CHAT_TEMPERATURE)
     system = None if system is None else check_argument("system", system)
     stdin()  # a closed one is told before a model is loaded for nothing
-    with open_engine(engine) as llm:
+    with open_llm(engine, server) as llm:
         Conversation(llm, params, system=system, verbose=verbose > 0).run()
 
 
@@ -47,7 +51,7 @@ class Conversation:
 
     def __init__(
         self,
-        llm: "LLM",
+        llm: "LLM | RemoteLLM",
         params: "SamplingParams",
         *,
         system: str | None = None,
@@ -108,15 +112,16 @@ class Conversation:
                 note(_HELP)
 
     def _answer(self, text: str) -> None:
-        from hybrid.scheduler.errors import InvalidRequest, SamplingFailed  # noqa: PLC0415 - light start
+        from hybrid.scheduler.errors import EngineFailed, HybridError  # noqa: PLC0415 - light start
 
         asked = [*self._messages, {"role": "user", "content": text}]
         try:
             with InterruptFlag() as interrupt:
                 outputs = self._llm.stream_chat(asked, self._params)
                 answer = follow(outputs, write_now, interrupt.is_set)
-        except (InvalidRequest, SamplingFailed) as error:
-            if not self._at_terminal:
+        except HybridError as error:
+            # Without an engine there is no next answer.
+            if not self._at_terminal or isinstance(error, EngineFailed):
                 raise
             note(f"error: {describe(error)}")
             return

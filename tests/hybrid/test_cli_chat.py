@@ -9,7 +9,12 @@ import pytest
 
 import hybrid
 from hybrid.cli import run
-from hybrid.scheduler.errors import InvalidRequest
+from hybrid.scheduler.errors import (
+    EngineClosed,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+)
 from tests.hybrid.cli_stand import ScriptedLLM, make_output, new_scripted_llm
 
 Captured = pytest.CaptureFixture[str]
@@ -132,15 +137,33 @@ def test_bytes_that_are_no_text_are_refused(
     assert llm.instances[0].is_closed
 
 
+@pytest.mark.parametrize(
+    "error",
+    [InvalidRequest("no"), Overloaded("no", retry_after_s=1), EngineClosed("no")],
+)
 def test_at_a_terminal_an_error_is_reported_and_forgotten(
-    llm: type[ScriptedLLM], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    llm: type[ScriptedLLM],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Captured,
+    error: Exception,
 ) -> None:
     """The conversation goes on without the message that failed."""
     type_lines(monkeypatch, "one", "two")
-    llm.error = InvalidRequest("too long")
+    llm.error = error
     assert run(["chat", "-m", "x"]) == 0
-    assert capsys.readouterr().err.count("error: too long\n") == 2
+    assert capsys.readouterr().err.count("error: no\n") == 2
     assert contents(llm) == [["one"], ["two"]]
+
+
+def test_at_a_terminal_the_end_of_the_engine_is_the_end(
+    llm: type[ScriptedLLM], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """There is nobody left to answer the next message."""
+    type_lines(monkeypatch, "one", "two")
+    llm.error = EngineFailed("the device is gone")
+    assert run(["chat", "-m", "x"]) == 1
+    assert capsys.readouterr().err.endswith("error: the device is gone\n")
+    assert contents(llm) == [["one"]]
 
 
 def test_at_a_terminal_an_answer_that_breaks_off_is_forgotten(

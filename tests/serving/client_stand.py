@@ -1,12 +1,16 @@
 """Servers for the tests of the client, each in threads of its own."""
 
 import asyncio
+import hashlib
+import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -19,6 +23,7 @@ from hybrid.client import AsyncHybridClient, ClientOptions, HybridClient, RetryP
 from hybrid.serving.admission import AdmissionLimits
 from hybrid.serving.engine_host import EngineHost
 from hybrid.serving.served_model import ServedModel
+from tests.hybrid.cli_stand import write_tiny_model
 from tests.serving.service_stand import TIMEOUT_S, serving
 
 QUICK = ClientOptions(retry=RetryPolicy(first_wait_s=0.001))
@@ -97,6 +102,10 @@ class ScriptedService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyp
         act = self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
         yield from act(request, context)
 
+    def GetModelInfo(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - as above
+        """Say a name."""
+        return pb.GetModelInfoResponse(served_model_name="scripted")
+
     def HealthCheck(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - as above
         """Be away."""
         self.num_health_calls += 1
@@ -160,6 +169,26 @@ def complete(*token_ids: int, reason: str = "stop", index: int = 0) -> Any:
     """A sample's last message."""
     part = pb.GenerateComplete(output_ids=token_ids, finish_reason=reason, index=index)
     return pb.GenerateResponse(complete=part)
+
+
+def pack(files: Mapping[str | zipfile.ZipInfo, bytes]) -> bytes:
+    """Zip files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def sent(data: bytes) -> list[Any]:
+    """An archive as a server sends it."""
+    return pieces(data, hashlib.sha256(data).hexdigest())
+
+
+def model_files(folder: Path) -> dict[str, bytes]:
+    """A model's tokenizer files."""
+    path = write_tiny_model(folder)
+    return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
 def pieces(data: bytes, sha256: str) -> list[Any]:

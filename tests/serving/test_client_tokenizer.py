@@ -1,12 +1,10 @@
 """The tokenizer that a client takes from its server, or refuses."""
 
 import asyncio
-import hashlib
-import io
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,14 @@ import pytest
 
 from hybrid import CheckpointError, SamplingParams
 from hybrid.client import AsyncHybridClient, HybridClient, RpcFailed, tokenizer_download
-from tests.hybrid.cli_stand import write_tiny_model
 from tests.serving.client_stand import (
     ScriptedService,
     answers,
+    model_files,
+    pack,
     pieces,
     running_script,
+    sent,
 )
 from tests.serving.service_stand import TIMEOUT_S
 
@@ -32,26 +32,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
     assert list(folder.parent.rglob("*")) == [folder]
-
-
-def model_files(folder: Path) -> dict[str, bytes]:
-    """A model's tokenizer files."""
-    path = write_tiny_model(folder)
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-def pack(files: Mapping[str | zipfile.ZipInfo, bytes]) -> bytes:
-    """Zip them."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def sent(data: bytes) -> list[Any]:
-    """An archive as a server sends it."""
-    return pieces(data, hashlib.sha256(data).hexdigest())
 
 
 def fetch(archive: list[Any] | None) -> Any:
