@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hybrid.engine_builder import LoadedEngine
-from hybrid.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    # Text is an extra: without it requests come as token ids.
+    from hybrid.tokenizer.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class ServedModel:
     num_blocks: int
     """Usable ones."""
     max_num_seqs: int
-    tokenizer: Tokenizer | None
+    tokenizer: "Tokenizer | None"
     """``None``: requests come as token ids, and answers go so."""
 
     @classmethod
