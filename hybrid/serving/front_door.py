@@ -1,5 +1,6 @@
 """All ports of a server, and the health that they tell."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
@@ -91,8 +92,8 @@ class FrontDoor:
 
     async def close(self) -> None:
         """Close the ports; what still runs after ``STOP_GRACE_S`` is cancelled."""
-        for listener in self._listeners():
-            await listener.server.stop(STOP_GRACE_S)
+        stops = (each.server.stop(STOP_GRACE_S) for each in self._listeners())
+        await asyncio.gather(*stops)
 
     def _listeners(self) -> tuple[Listener, ...]:
         if self.gateway_listener is None:

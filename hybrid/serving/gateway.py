@@ -20,7 +20,6 @@ import structlog
 
 from hybrid.scheduler.errors import ConfigError, HybridError
 
-from .bearer_token import TOKEN_VARIABLE
 from .listeners import Listener, find_port, join_address
 from .serve_config import ServeConfig
 
@@ -81,7 +80,6 @@ class Gateway:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=_MAX_LINE_BYTES,
-            env={k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE},
             # Ctrl-C at our terminal is ours: the gateway ends when we say so.
             start_new_session=True,
         )

@@ -219,7 +219,6 @@ class _Server:
         finally:
             # Clients hear first that the server ends, then that their requests do.
             await door.set_ending()
-            host.begin_drain()
             if gateway is not None:
                 gateway.begin_stop()
             await host.drain(self._config.shutdown_timeout_s)
@@ -252,7 +251,7 @@ class _Server:
         await self._ending.wait_or(start)
         if not start.done():
             start.cancel()
-            await asyncio.wait({start})
+            await asyncio.gather(start, return_exceptions=True)
             return None
         return start.result()
 

@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hybrid.serving.shutdown import Ending
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from tests.serving.signal_stand import SIGNALS, kept_signals
 
 
 @pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """Put back what this process does with signals: an ending leaves them for good."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def _signals() -> Iterator[None]:
+    """Keep this process's own handlers."""
+    with kept_signals():
+        yield
 
 
 def with_ending(body: Callable[[Ending], None]) -> Ending:

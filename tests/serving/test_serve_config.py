@@ -8,6 +8,7 @@ import pytest
 from hybrid.cli import run
 from hybrid.scheduler import ConfigError
 from hybrid.serving.serve_config import ServeConfig, is_loopback
+from tests.serving.signal_stand import kept_signals
 
 CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
 
@@ -40,6 +41,7 @@ CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
         (["--metrics-port", "0", "--metrics-host", "192.0.2.1"], "metrics_host and me"),
         (["--token-file", "/no/such/file"], "/no/such/file: No such file"),
         (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines reach"),
+        (["--http-port", "0"], "which needs a model with a tokenizer: null has none"),
         (["--host", "192.0.2.1", "--insecure"], "192.0.2.1:0, which cannot be bound"),
     ],
 )
@@ -47,7 +49,8 @@ def test_an_option_out_of_range_is_one_line(
     options: list[str], words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It names option, value and limit, before anything is loaded; the code is 1."""
-    assert run(["serve", "--port", "0", "--executor", "null", *options]) == 1
+    with kept_signals():
+        assert run(["serve", "--port", "0", "--executor", "null", *options]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     last = err.splitlines()[-1]

@@ -60,8 +60,7 @@ def test_http_speaks_tls_and_wants_a_token_as_grpc_does(folder: Path) -> None:
         with connected(ports["grpc"], channel_credentials(authority)) as client:
             assert client.health() != NOT_SERVING
         (gateway,) = server.children()
-        told = [*gateway.cmdline(), *gateway.environ().values()]
-        told += psutil.Process(server.process.pid).cmdline()
+        told = [*gateway.cmdline(), *psutil.Process(server.process.pid).cmdline()]
         assert not any(token in text for token in TOKENS for text in told)
         assert not any(token in server.log for token in TOKENS)
 
