@@ -34,6 +34,8 @@ MAX_REASON_CHARACTERS: Final = 300
 _MAX_STEP_FUEL: Final = 50_000
 """Of one mask, a quarter of the usual: it is made between two steps of everyone. The
 dearest that was seen took 25 ms, those of usual forms some microseconds."""
+_MAX_ROW_ITEMS: Final = 20_000
+"""Ten times the usual, which an object of 500 optional properties exceeds."""
 _MAX_LEXER_STATES: Final = 50_000
 """About 2 kB each, for the longest answer."""
 _STACK_SIZE_LOCK: Final = threading.Lock()
@@ -109,6 +111,7 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - an extra
 
         limits = LLParserLimits(
+            max_items_in_row=_MAX_ROW_ITEMS,
             step_lexer_fuel=_MAX_STEP_FUEL,
             max_lexer_states=_MAX_LEXER_STATES,
             verbose_errors=False,

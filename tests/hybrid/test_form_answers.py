@@ -109,6 +109,21 @@ def test_an_answer_validates_against_its_schema(
     jsonschema.validate(json.loads(got.text), schema)
 
 
+def test_a_large_schema_is_followed() -> None:
+    """A thousand properties, all but one optional, as generated ones may have."""
+    properties = {f"p{index}": {"type": "boolean"} for index in range(1000)}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["p999"],
+        "additionalProperties": False,
+    }
+    text = json.dumps(schema)
+    got = answer(form("json_schema", text), hostile_logits(EOS), temperature=0.0)
+    assert got.reason is FinishReason.STOP
+    jsonschema.validate(json.loads(got.text), schema)
+
+
 CHARACTERS = st.sampled_from('abc019 -_"{}/\\.*+?()[]|^$\u00e9\u6f22\U0001f600')
 ATOMS = st.one_of(
     CHARACTERS.map(re.escape), st.sampled_from(["[a-c]", "[^a-z]", "[0-9]", "."])
