@@ -1,12 +1,15 @@
 """The client's answers are those that the engine itself gives."""
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jsonschema
 import pytest
 
-from hybrid import LLM, FinishReason, SamplingParams
+from hybrid import LLM, FinishReason, GrammarKind, SamplingParams, StructuredOutput
 from hybrid.client import AnswerPart, AsyncHybridClient, HybridClient
 from hybrid.serving.served_model import ServedModel
 from tests.hybrid.cli_stand import write_tiny_model
@@ -14,6 +17,7 @@ from tests.serving.client_stand import Service, running_service
 from tests.serving.service_stand import TIMEOUT_S, load_tiny
 
 PROMPT = "Grüße, 世界 🙂"
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
 MESSAGES = [{"role": "user", "content": "Wer da? 🙂"}]
 
 
@@ -128,6 +132,31 @@ def test_the_async_client_gives_the_same(llm: LLM, service: Service) -> None:
     asyncio.run(main(), debug=True)
 
 
+def test_threads_have_their_own_answers(llm: LLM, client: HybridClient) -> None:
+    """One client, many threads: texts, tokenizer and streams do not mix."""
+    params = SamplingParams(temperature=0, max_tokens=12)
+    prompts = [f"{number} 🙂 {'x' * number}" for number in range(16)]
+    own = [expected(llm, params, prompt) for prompt in prompts]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda prompt: list(client.stream(prompt, params)), prompts)
+        assert [joined(parts) for parts in found] == own
+
+
+def test_an_answer_keeps_to_its_form(llm: LLM, client: HybridClient) -> None:
+    """A schema goes to the server; the answer is valid, and the engine's own."""
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = StructuredOutput(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    params = SamplingParams(temperature=0, max_tokens=60, structured_output=form)
+    (answer,) = client.generate(PROMPT, params)
+    jsonschema.validate(json.loads(answer.text), schema)
+    assert joined([answer]) == expected(llm, params)
+
+
 def test_conversations_are_rendered_by_the_models_template(
     llm: LLM, client: HybridClient
 ) -> None:
@@ -204,6 +233,21 @@ def test_facts_of_the_server(service: Service, client: HybridClient) -> None:
     (load,) = client.loads()
     assert load.max_total_tokens == service.host.stats().kv_capacity_tokens
     assert client.health().is_healthy
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            AsyncHybridClient(service.address) as other,
+        ):
+            assert await other.model_info() == info
+            assert (await other.loads())[0].max_total_tokens == load.max_total_tokens
+            assert (await other.health()).is_healthy
+            await other.abort("unknown")
+            answers = await other.chat(MESSAGES, GREEDY)
+            parts = [part async for part in other.stream_chat(MESSAGES, GREEDY)]
+            assert joined(answers) == joined(parts)
+
+    asyncio.run(main(), debug=True)
 
 
 def test_the_tokenizer_is_the_models(llm: LLM, client: HybridClient) -> None:

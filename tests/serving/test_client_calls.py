@@ -1,5 +1,6 @@
 """What becomes of a client's call when the server refuses, is slow or wrong."""
 
+import _thread
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
@@ -125,6 +126,19 @@ def test_leaving_the_loop_ends_the_call() -> None:
             with suppress(KeyError):
                 end(parts)
             assert gone.wait(TIMEOUT_S)
+
+
+def test_ctrl_c_ends_the_call() -> None:
+    """Pressed while the server says nothing: the server is told, the error goes on."""
+    gone = threading.Event()
+    service = ScriptedService(waits_for(gone, 7))
+    with running_script(service) as address, HybridClient(address) as client:
+        parts = client.stream(PROMPT, IDS)
+        next(parts)
+        threading.Timer(0.05, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(parts)
+        assert gone.wait(TIMEOUT_S)
 
 
 def test_closing_the_client_ends_its_calls() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from hybrid import CheckpointError, SamplingParams
 from hybrid.client import AsyncHybridClient, HybridClient, RpcFailed, tokenizer_download
+from tests.hybrid.cli_stand import write_tiny_model
 from tests.serving.client_stand import (
     ScriptedService,
     answers,
@@ -157,3 +159,19 @@ def test_many_tasks_fetch_it_once(tmp_path: Path) -> None:
     with running_script(service) as address:
         asyncio.run(main(address), debug=True)
     assert service.num_tokenizer_calls == 1
+
+
+def test_a_character_is_shown_whole(tmp_path: Path) -> None:
+    """Its bytes come one by one; no part of the text is half a character."""
+    text = "né 🙂 世"
+    backend = tokenizers.Tokenizer.from_file(
+        str(write_tiny_model(tmp_path / "model") / "tokenizer.json")
+    )
+    token_ids = backend.encode(text).ids
+    assert len(token_ids) == len(text.encode())
+    archive = sent(pack(dict(model_files(tmp_path / "model"))))
+    service = ScriptedService(answers(*token_ids, reason="length"), archive=archive)
+    with running_script(service) as address, HybridClient(address) as client:
+        parts = [part.text for part in client.stream([5])]
+        assert [piece for piece in parts if piece] == list(text)
+        assert client.generate([5])[0].text == text
