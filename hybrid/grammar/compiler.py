@@ -53,11 +53,11 @@ class GrammarCompiler:
         Args:
             tokenizer: byte-level, or with a fallback to bytes.
             num_ids: its highest id + 1.
-            eos_token_ids: the model's ends.
+            eos_token_ids: the model's ends; its files may name some that are no ids.
         """
         self._tokenizer: Final = tokenizer
         self._num_ids: Final = num_ids
-        self._eos_token_ids: Final = sorted(eos_token_ids)
+        self._eos_token_ids: Final = sorted(i for i in eos_token_ids if i < num_ids)
         self._lock: Final = threading.Lock()
         self._vocabulary_lock: Final = threading.Lock()
         self._vocabulary: LLTokenizer | None = None

@@ -42,10 +42,10 @@ class GrammarState:
         # One byte an id of the tokenizer, which may know more ids than there are
         # columns: 0 is forbidden.
         verdicts = np.frombuffer(self._matcher.compute_logit_bias(), np.uint8)
-        is_forbidden = verdicts[: len(row)] == 0
+        is_forbidden = verdicts == 0
         if len(self._textual_eos) and not self._matcher.is_accepting():
             is_forbidden[self._textual_eos] = True
-        row[is_forbidden] = _FORBIDDEN
+        row[is_forbidden[: len(row)]] = _FORBIDDEN
 
     def advance(self, token_id: int) -> None:
         """Take in the token that was drawn; one that does not fit is a ``fault``."""

@@ -242,6 +242,26 @@ def test_a_model_without_an_end_is_refused() -> None:
         compiler.compile(form("regex", "a"))
 
 
+def test_an_end_that_is_no_id_is_left_out() -> None:
+    """Files name ends of a larger vocabulary; without any other there is none."""
+    beyond = num_ids(byte_level()) + 5
+    GrammarCompiler(byte_level(), beyond - 5, (0, beyond)).compile(form("regex", "a"))
+    compiler = GrammarCompiler(byte_level(), beyond - 5, (beyond,))
+    with pytest.raises(UnsupportedFeature, match="token that ends"):
+        compiler.compile(form("regex", "a"))
+
+
+def test_a_head_that_is_smaller_than_the_vocabulary_is_masked_too() -> None:
+    """Some ids have no column, an end that is a text among them."""
+    tokenizer = byte_level()
+    end = num_ids(tokenizer) - 2
+    compiler = GrammarCompiler(tokenizer, num_ids(tokenizer), (0, end))
+    row = np.zeros(200, np.float32)
+    compiler.start(form("regex", "[ab]c")).apply(row)
+    firsts = {tokenizer.token_to_id("a"), tokenizer.token_to_id("b")}
+    assert set(np.flatnonzero(np.isfinite(row)).tolist()) == firsts
+
+
 def test_a_tokenizer_that_forgets_bytes_is_refused() -> None:
     """Whole words with an unknown for the rest: its tokens spell no exact text."""
     words = Tokenizer(models.WordLevel({"</s>": 0, "a": 1, "?": 2}, unk_token="?"))
