@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     # Text is an extra: without it ids go in and out.
     from hybrid.tokenizer.tokenizer import Tokenizer
 
+_UNPAIRED: Final = "its log-probabilities are not one to a token"
+
 
 @dataclass(slots=True)
 class _Sample:
@@ -123,6 +125,8 @@ class AnswerReader:
         if self._params.logprobs is not None:
             positions = _positions(message.output_logprobs) if token_ids else ()
             logprobs = tuple(entry for entry in positions if entry is not None)
+            if len(logprobs) != len(token_ids):
+                raise _broken(_UNPAIRED)
         if message.HasField("input_logprobs"):
             prompt_logprobs = tuple(_positions(message.input_logprobs))
         return AnswerPart(
@@ -155,18 +159,25 @@ def _text(
 
 def _positions(message: Any) -> Iterator[TokenLogprob | None]:
     """Read an ``OutputLogProbs`` or ``InputLogProbs``; nothing predicts a first id."""
-    tops = message.top_logprobs or [None] * len(message.token_ids)
-    for token_id, entry, top in zip(
-        message.token_ids, message.token_logprobs, tops, strict=True
-    ):
-        if not isinstance(entry, float) and not entry.HasField("value"):
+    token_ids, entries = message.token_ids, message.token_logprobs
+    tops = message.top_logprobs or [None] * len(token_ids)
+    if not len(token_ids) == len(entries) == len(tops):
+        raise _broken(_UNPAIRED)
+    for token_id, entry, top in zip(token_ids, entries, tops, strict=True):
+        if isinstance(entry, float):
+            yield TokenLogprob(token_id, entry, _alternatives(top))
+        elif entry.HasField("value"):
+            yield TokenLogprob(token_id, entry.value, _alternatives(top))
+        else:
             yield None
-            continue
-        logprob = entry if isinstance(entry, float) else entry.value
-        alternatives = (
-            () if top is None else zip(top.token_ids, top.values, strict=True)
-        )
-        yield TokenLogprob(token_id, logprob, dict(alternatives))
+
+
+def _alternatives(top: Any) -> dict[int, float]:
+    if top is None:
+        return {}
+    if len(top.token_ids) != len(top.values):
+        raise _broken(_UNPAIRED)
+    return dict(zip(top.token_ids, top.values, strict=True))
 
 
 def _finish_reason(name: str) -> FinishReason:

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc.aio
@@ -48,9 +49,11 @@ class AsyncCalls:
         attempts = Attempts(policy or self._policy, INFO_TIMEOUT_S)
         while True:
             try:
-                return await self._start(method, request, attempts)
+                with self._closing_is_an_error():
+                    return await self._start(method, request, attempts)
             except grpc.RpcError as error:
                 failure = RpcFailed.of(error)
+            self._check_open()
             await asyncio.sleep(attempts.next_wait_s(failure))
 
     async def messages(
@@ -67,9 +70,10 @@ class AsyncCalls:
         while True:
             call = self._start(method, request, attempts)
             try:
-                async for message in call:
-                    attempts.has_begun = True
-                    yield message
+                with self._closing_is_an_error():
+                    async for message in call:
+                        attempts.has_begun = True
+                        yield message
             except grpc.RpcError as error:
                 failure = RpcFailed.of(error)
             else:
@@ -77,6 +81,7 @@ class AsyncCalls:
             finally:
                 # Whoever leaves early frees what the server holds.
                 call.cancel()
+            self._check_open()
             await asyncio.sleep(attempts.next_wait_s(failure))
 
     async def close(self) -> None:
@@ -85,7 +90,24 @@ class AsyncCalls:
         await self._channel.close()
 
     def _start(self, method: str, request: Any, attempts: Attempts) -> Any:
-        if self._is_closed:
-            raise EngineClosed("the client is closed")
+        self._check_open()
         start = getattr(self._stub, method)
         return start(request, timeout=attempts.remaining_s, metadata=self._metadata)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineClosed("the client is closed")
+
+    @contextmanager
+    def _closing_is_an_error(self) -> Iterator[None]:
+        """Tell a call that ``close`` has ended from a task that is cancelled.
+
+        Source: grpc.aio 1.85 raises ``CancelledError`` for both.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check_open()
+            raise

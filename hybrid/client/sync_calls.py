@@ -53,6 +53,7 @@ class Calls:
                 return self._start(method, request, attempts)
             except grpc.RpcError as error:
                 failure = RpcFailed.of(error)
+            self._check_open()
             time.sleep(attempts.next_wait_s(failure))
 
     def messages(
@@ -79,6 +80,7 @@ class Calls:
             finally:
                 # Whoever leaves early, by Ctrl-C say, frees what the server holds.
                 call.cancel()
+            self._check_open()
             time.sleep(attempts.next_wait_s(failure))
 
     def close(self) -> None:
@@ -87,7 +89,10 @@ class Calls:
         self._channel.close()
 
     def _start(self, method: str, request: Any, attempts: Attempts) -> Any:
-        if self._is_closed:
-            raise EngineClosed("the client is closed")
+        self._check_open()
         start = getattr(self._stub, method)
         return start(request, timeout=attempts.remaining_s, metadata=self._metadata)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineClosed("the client is closed")

@@ -1,11 +1,7 @@
 """What becomes of a client's call when the server refuses, is slow or wrong."""
 
-import _thread
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -20,7 +16,6 @@ from hybrid import (
     UnsupportedFeature,
 )
 from hybrid.client import (
-    AsyncHybridClient,
     ClientOptions,
     HybridClient,
     RetryPolicy,
@@ -31,7 +26,6 @@ from tests.serving.client_stand import (
     IDS,
     PROMPT,
     QUICK,
-    Act,
     ScriptedService,
     answers,
     ask_async,
@@ -41,15 +35,12 @@ from tests.serving.client_stand import (
     refuses,
     running_script,
 )
-from tests.serving.service_stand import TIMEOUT_S
 
 Code = grpc.StatusCode
-FULL = refuses(Code.RESOURCE_EXHAUSTED)
 AWAY = refuses(Code.UNAVAILABLE)
 
 
 CLIENTS = pytest.mark.parametrize("ask", [ask_sync, ask_async])
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True])
 Ask = Callable[..., tuple[int, ...]]
 
 
@@ -86,109 +77,6 @@ def test_a_status_is_an_error_of_ours(
     assert isinstance(failure, RpcFailed)
     assert (failure.code, failure.details) == (code.name, "scripted")
     assert len(service.requests) == (2 if code in RETRIED else 1)
-
-
-def waits_for(event: threading.Event, *token_ids: int) -> Act:
-    """Say something, then nothing until the client has gone; note that."""
-
-    def act(request: Any, context: Any) -> Iterator[Any]:  # noqa: ARG001 - an Act
-        context.add_callback(event.set)
-        for token_id in token_ids:
-            yield chunk(token_id)
-        event.wait(TIMEOUT_S)
-
-    return act
-
-
-@CLIENTS
-@BOTH_WAYS
-def test_a_slow_server_costs_no_more_than_the_time(ask: Ask, stream: bool) -> None:
-    """The call ends by itself, at both ends, and is not made again."""
-    gone = threading.Event()
-    service = ScriptedService(waits_for(gone))
-    options = ClientOptions(timeout_s=0.2)
-    with running_script(service) as address:
-        with pytest.raises(TimeoutError):
-            ask(address, options, stream=stream)
-        assert gone.wait(TIMEOUT_S)
-    assert len(service.requests) == 1
-
-
-def test_leaving_the_loop_ends_the_call() -> None:
-    """Closing the iterator, or an exception in the loop's body, cancels it."""
-    for end in (lambda parts: parts.close(), lambda parts: parts.throw(KeyError)):
-        gone = threading.Event()
-        service = ScriptedService(waits_for(gone, 7))
-        with running_script(service) as address, HybridClient(address) as client:
-            parts = client.stream(PROMPT, IDS)
-            assert next(parts).token_ids == (7,)
-            assert not gone.is_set()
-            with suppress(KeyError):
-                end(parts)
-            assert gone.wait(TIMEOUT_S)
-
-
-def test_ctrl_c_ends_the_call() -> None:
-    """Pressed while the server says nothing: the server is told, the error goes on."""
-    gone = threading.Event()
-    service = ScriptedService(waits_for(gone, 7))
-    with running_script(service) as address, HybridClient(address) as client:
-        parts = client.stream(PROMPT, IDS)
-        next(parts)
-        threading.Timer(0.05, _thread.interrupt_main).start()
-        with pytest.raises(KeyboardInterrupt):
-            next(parts)
-        assert gone.wait(TIMEOUT_S)
-
-
-def test_closing_the_client_ends_its_calls() -> None:
-    """A thread that waits for an answer gets an error, and the server is told."""
-    gone = threading.Event()
-    service = ScriptedService(waits_for(gone, 7))
-    with running_script(service) as address, ThreadPoolExecutor(1) as pool:
-        client = HybridClient(address)
-        parts = client.stream(PROMPT, IDS)
-        next(parts)
-        waiting = pool.submit(next, parts)
-        client.close()
-        with pytest.raises(RpcFailed, match="CANCELLED"):
-            waiting.result(TIMEOUT_S)
-        assert gone.wait(TIMEOUT_S)
-        client.close()
-        with pytest.raises(EngineClosed, match="client is closed"):
-            client.health()
-
-
-def test_a_cancelled_task_ends_its_call() -> None:
-    """The server is told; the next call of the same client is answered."""
-    gone = threading.Event()
-    service = ScriptedService(waits_for(gone, 7), answers(8))
-
-    async def main(address: str) -> None:
-        async with (
-            asyncio.timeout(TIMEOUT_S),
-            AsyncHybridClient(address) as client,
-        ):
-            has_begun = asyncio.Event()
-
-            async def read() -> None:
-                async for _ in client.stream(PROMPT, IDS):
-                    has_begun.set()
-
-            task = asyncio.create_task(read())
-            await has_begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await asyncio.to_thread(gone.wait, TIMEOUT_S)
-            (answer,) = await client.generate(PROMPT, IDS)
-            assert answer.token_ids == (8,)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-        with pytest.raises(EngineClosed, match="client is closed"):
-            await client.health()
-
-    with running_script(service) as address:
-        asyncio.run(main(address), debug=True)
 
 
 def test_threads_share_a_client() -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
+from hybrid import SamplingParams
 from hybrid.cli import run
+from hybrid.cli.answer import follow
+from hybrid.cli.remote_llm import RemoteLLM
+from hybrid.client import HybridClient
 from hybrid.serving.served_model import ServedModel
 from tests.hybrid.cli_stand import write_tiny_model
 from tests.serving.client_stand import (
@@ -24,7 +29,7 @@ from tests.serving.client_stand import (
     running_service,
     sent,
 )
-from tests.serving.service_stand import load_tiny
+from tests.serving.service_stand import TIMEOUT_S, load_tiny
 
 Captured = pytest.CaptureFixture[str]
 SAMPLING = ("--max-tokens", "12", "-t", "0")
@@ -171,6 +176,27 @@ def test_an_answer_that_breaks_off(
     assert len(out) == 2
     assert out.endswith("\n")
     assert err == "error: scripted\n"
+
+
+def test_an_answer_that_is_left_ends_at_the_server(tmp_path: Path) -> None:
+    """What stops at Ctrl-C in process stops there, too."""
+    gone = threading.Event()
+
+    def act(request: Any, context: Any) -> Iterator[Any]:  # noqa: ARG001 - an Act
+        context.add_callback(gone.set)
+        yield chunk(70)
+        gone.wait(TIMEOUT_S)
+
+    archive = sent(pack(dict(model_files(tmp_path / "model"))))
+    with (
+        running_script(ScriptedService(act, archive=archive)) as address,
+        HybridClient(address) as client,
+    ):
+        outputs = RemoteLLM(client).stream("p", SamplingParams())
+        answer = follow(outputs, None, stopped=lambda: True)
+        assert answer is not None
+        assert answer.output.outputs[0].token_ids == (70,)
+        assert gone.wait(TIMEOUT_S)
 
 
 def test_a_token_file_that_is_not_there_is_named(
