@@ -113,6 +113,24 @@ def test_http_requests_end_in_order(folder: Path) -> None:
         assert "error" not in [line[:5] for line in server.log.splitlines()]
 
 
+def test_a_stream_that_is_aborted_says_so(folder: Path) -> None:
+    """Past the shutdown's timeout a stream ends, by a reason that no model gives."""
+    (folder / "answer").write_text("on and " * 1000, "utf-8")
+    options = ["--port", "0", "--http-port", "0", "--served-model-name", "tiny"]
+    options += ["-x", "max_model_len=10000", "--shutdown-timeout", "0"]
+    with started(folder, *options) as server:
+        url = f"{addresses(server)['http']}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "hi"}], stream=True
+            )
+            next(stream)
+            server.signal()
+            *_, last = stream
+        assert last.choices[0].finish_reason == "abort"
+        assert server.wait() == 0
+
+
 def test_what_the_gateway_says_is_in_our_log(folder: Path) -> None:
     """Its lines come as events of ours, and its banner does not come at all."""
     with started(folder, "--port", "0", "--http-port", "0") as server:

@@ -175,6 +175,19 @@ def test_while_it_loads_it_is_there_and_not_ready(tmp_path: Path) -> None:
         assert server.read_line() == ""
 
 
+def test_sigterm_before_it_is_ready_ends_it_in_order(tmp_path: Path) -> None:
+    """The engine is there, the gateway is not: neither stays."""
+    port = free_port()
+    with started(tmp_path, "--port", str(port), "--http-port", "0") as server:
+        with connected(f"127.0.0.1:{port}") as client:
+            until(lambda: client.health() == SERVING)
+        server.signal()
+        children = server.children()
+        assert server.wait() == 0
+        for child in children:
+            until(lambda child=child: is_gone(child))
+
+
 @pytest.mark.parametrize("option", ["port", "http-port"])
 def test_a_port_in_use_is_told_before_the_model_loads(
     tmp_path: Path, option: str
