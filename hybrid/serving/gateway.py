@@ -173,7 +173,7 @@ class Gateway:
             try:
                 line = (await stream.readline()).decode("utf-8", "replace").strip()
             except ValueError:
-                continue  # longer than _MAX_LINE_BYTES, and dropped
+                continue  # the beginning of a line that is longer than the limit
             if line:
                 self._last_words = line[:_MAX_WORDS]
                 _log_line(line)
