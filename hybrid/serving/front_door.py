@@ -16,7 +16,10 @@ from .serve_config import ServeConfig
 from .service_table import ServiceTable
 
 STOP_GRACE_S: Final = 5.0
-"""For calls that have been answered and whose last message is under way."""
+"""For calls that have been aborted and must be told so."""
+IDLE_GRACE_S: Final = 0.5
+"""For last messages that are under way, where only endless streams are left: those of
+health and of KV events."""
 
 
 class FrontDoor:
@@ -90,9 +93,9 @@ class FrontDoor:
         """Tell that the server ends; calls still go through."""
         await self._health.enter_graceful_shutdown()
 
-    async def close(self) -> None:
-        """Close the ports; what still runs after ``STOP_GRACE_S`` is cancelled."""
-        stops = (each.server.stop(STOP_GRACE_S) for each in self._listeners())
+    async def close(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Close the ports; what still runs after ``grace_s`` is cancelled."""
+        stops = (each.server.stop(grace_s) for each in self._listeners())
         await asyncio.gather(*stops)
 
     def _listeners(self) -> tuple[Listener, ...]:

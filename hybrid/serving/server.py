@@ -23,7 +23,7 @@ from hybrid.scheduler.errors import ConfigError
 
 from .admission import AdmissionLimits
 from .engine_host import EngineHost
-from .front_door import FrontDoor
+from .front_door import IDLE_GRACE_S, STOP_GRACE_S, FrontDoor
 from .gateway import Gateway, check_gateway
 from .kserve_service import add_kserve
 from .listeners import find_port, join_address
@@ -224,7 +224,7 @@ class _Server:
             await host.drain(self._config.shutdown_timeout_s)
             if gateway is not None:
                 await gateway.stop()
-            await door.close()
+            await door.close(STOP_GRACE_S if host.num_requests else IDLE_GRACE_S)
 
     def _addresses(
         self, gateway: Gateway | None, metrics: MetricsServer | None

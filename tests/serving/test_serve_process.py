@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from smg_grpc_proto.generated import common_pb2
 
 from tests.serving.serve_process import (
     NOT_SERVING,
@@ -75,6 +76,22 @@ def test_what_does_not_end_in_time_is_aborted(
             server.signal(number)
             ends = [last_of(stream) for stream in streams]
         assert [end.finish_reason for end in ends] == ["abort"] * 3
+        assert server.wait() == 0
+
+
+def test_streams_without_an_end_do_not_keep_it(tmp_path: Path) -> None:
+    """Gateways listen to KV events for as long as there is a server."""
+    with started(tmp_path, "--port", "0") as server:
+        with connected(addresses(server)["grpc"]) as client:
+            events = client.engine.SubscribeKvEvents(
+                common_pb2.SubscribeKvEventsRequest(), timeout=60
+            )
+            list(client.stream(request(range(1, 40), max_tokens=1)))
+            assert next(events).events
+            server.signal()
+            with pytest.raises(grpc.RpcError) as ended:
+                list(events)
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         assert server.wait() == 0
 
 
