@@ -144,7 +144,6 @@ def add_kserve(server: Any, host: EngineHost) -> None:
     }
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
-        request_deserializer=MESSAGES["ModelInferRequest"].FromString,
         response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
     )
     generic = grpc.method_handlers_generic_handler(SERVICE, handlers)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from .kserve_messages import MESSAGES
+from .request_decoding import decode
 from .rpc_errors import reported_status
 
 MAX_UNANSWERED: Final = 256
@@ -40,15 +41,17 @@ class InferStream:
             async with asyncio.TaskGroup() as running:
                 while True:
                     await self._room.acquire()
-                    request = await self._context.read()
-                    if request is grpc.aio.EOF:
+                    data = await self._context.read()
+                    if data is grpc.aio.EOF:
                         break
-                    running.create_task(self._answer(request))
+                    running.create_task(self._answer(data))
         except* grpc.aio.BaseError:
             pass  # The client has gone within a write: nobody is left to be told.
 
-    async def _answer(self, request: Any) -> None:
+    async def _answer(self, data: bytes) -> None:
+        request = MESSAGES["ModelInferRequest"]()
         try:
+            request = decode(type(request), data)
             async with aclosing(self._answers(request)) as answers:
                 async for response in answers:
                     await self._send(infer_response=response)

@@ -7,6 +7,7 @@ import grpc
 
 from .bearer_token import HEALTH_PREFIX
 from .denial import deny
+from .request_decoding import decoding_within
 
 
 class ServiceTable(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
@@ -36,4 +37,5 @@ class ServiceTable(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no 
         if not self.is_open and not details.method.startswith(HEALTH_PREFIX):
             return deny(grpc.StatusCode.UNAVAILABLE, "the server is starting")
         found = (handler.service(details) for handler in self._handlers)
-        return next((handler for handler in found if handler is not None), None)
+        method = next((handler for handler in found if handler is not None), None)
+        return None if method is None else decoding_within(method)

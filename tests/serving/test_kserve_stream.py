@@ -16,8 +16,8 @@ from hybrid import RequestOutput
 from hybrid.backends.interface import ForwardResult
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.scheduler import StepPlan
-from hybrid.serving.engine_host import HostState
 from hybrid.serving.kserve_answer import InferAnswer
+from hybrid.serving.kserve_messages import MESSAGES, SERVICE
 from hybrid.serving.kserve_request import InferRequest, parse_infer_request
 from hybrid.serving.kserve_stream import MAX_UNANSWERED
 from hybrid.serving.served_model import ServedModel
@@ -165,6 +165,27 @@ def test_a_bad_request_is_told_in_the_stream_and_others_go_on(tmp_path: Path) ->
     assert ended == {"2"}
 
 
+def test_bytes_that_are_no_request_are_told_in_the_stream(tmp_path: Path) -> None:
+    """As a bad request is; the next one on the stream is answered."""
+
+    async def body(served: KServed) -> list[Message]:
+        call = served.channel.stream_stream(
+            f"/{SERVICE}/ModelStreamInfer",
+            response_deserializer=MESSAGES["ModelStreamInferResponse"].FromString,
+        )()
+        await call.write(b"\0")
+        bad = await call.read()
+        await call.write(infer_request().SerializeToString())
+        good = await call.read()
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+        return [bad, good]
+
+    bad, good = serve_kserve(load_tiny(tmp_path), body)
+    assert "no message" in bad.error_message
+    assert good.infer_response.parameters["triton_final_response"].bool_param
+
+
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """What every step of the engine waits for; with an end, so that none hangs."""
@@ -240,10 +261,8 @@ def test_requests_that_a_server_ends_say_abort(
         asked = (streamed(n=2, max_tokens=200), infer_request())
         answers = asyncio.create_task(responses(served.stream(), *asked))
         await until(lambda: served.host.num_requests == 2)
-        draining = asyncio.create_task(served.host.drain(0.0))
-        await until(lambda: served.host.state is HostState.DRAINING)
+        await served.host.drain(0.0)
         gate.set()
-        await draining
         return await answers
 
     for answer in serve_kserve(load_tiny(tmp_path), body):
