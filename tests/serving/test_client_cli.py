@@ -185,7 +185,7 @@ def test_an_answer_that_is_left_ends_at_the_server(tmp_path: Path) -> None:
     def act(request: Any, context: Any) -> Iterator[Any]:  # noqa: ARG001 - an Act
         context.add_callback(gone.set)
         yield chunk(70)
-        gone.wait(TIMEOUT_S)
+        gone.wait(2 * TIMEOUT_S)
 
     archive = sent(pack(dict(model_files(tmp_path / "model"))))
     with (

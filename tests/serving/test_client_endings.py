@@ -5,7 +5,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -41,7 +40,8 @@ def waits_for(event: threading.Event, *token_ids: int) -> Act:
         context.add_callback(event.set)
         for token_id in token_ids:
             yield chunk(token_id)
-        event.wait(TIMEOUT_S)
+        # Longer than a test waits, so that only the client can end it in time.
+        event.wait(2 * TIMEOUT_S)
 
     return act
 
@@ -60,18 +60,46 @@ def test_a_slow_server_costs_no_more_than_the_time(ask: Ask, stream: bool) -> No
     assert len(service.requests) == 1
 
 
-def test_leaving_the_loop_ends_the_call() -> None:
-    """Closing the iterator, or an exception in the loop's body, cancels it."""
-    for end in (lambda parts: parts.close(), lambda parts: parts.throw(KeyError)):
-        gone = threading.Event()
-        service = ScriptedService(waits_for(gone, 7))
-        with running_script(service) as address, HybridClient(address) as client:
+def test_closing_the_iterator_ends_the_call() -> None:
+    """The server is told at once."""
+    gone = threading.Event()
+    service = ScriptedService(waits_for(gone, 7))
+    with running_script(service) as address, HybridClient(address) as client:
+        parts = client.stream(PROMPT, IDS)
+        assert next(parts).token_ids == (7,)
+        assert not gone.is_set()
+        parts.close()
+        assert gone.wait(TIMEOUT_S)
+
+
+def test_an_error_of_the_caller_ends_the_call() -> None:
+    """Even where the error, and with it all that it came through, is kept."""
+    gone = threading.Event()
+    service = ScriptedService(waits_for(gone, 7))
+    with running_script(service) as address, HybridClient(address) as client:
+        parts = client.stream(PROMPT, IDS)
+        next(parts)
+        with pytest.raises(KeyError) as kept:
+            parts.throw(KeyError())
+        assert gone.wait(TIMEOUT_S)
+        assert kept.value
+
+
+def test_an_error_in_a_task_ends_the_call() -> None:
+    """The same in an event loop."""
+    gone = threading.Event()
+
+    async def main(address: str) -> None:
+        async with AsyncHybridClient(address) as client:
             parts = client.stream(PROMPT, IDS)
-            assert next(parts).token_ids == (7,)
-            assert not gone.is_set()
-            with suppress(KeyError):
-                end(parts)
-            assert gone.wait(TIMEOUT_S)
+            await anext(parts)
+            with pytest.raises(KeyError) as kept:
+                await parts.athrow(KeyError())
+            assert await asyncio.to_thread(gone.wait, TIMEOUT_S)
+            assert kept.value
+
+    with running_script(ScriptedService(waits_for(gone, 7))) as address:
+        asyncio.run(main(address), debug=True)
 
 
 def test_ctrl_c_ends_the_call() -> None:
@@ -82,9 +110,10 @@ def test_ctrl_c_ends_the_call() -> None:
         parts = client.stream(PROMPT, IDS)
         next(parts)
         threading.Timer(0.05, _thread.interrupt_main).start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as kept:
             next(parts)
         assert gone.wait(TIMEOUT_S)
+        assert kept.value is not None
 
 
 def test_closing_the_client_ends_its_calls() -> None:

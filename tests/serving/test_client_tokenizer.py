@@ -175,3 +175,16 @@ def test_a_character_is_shown_whole(tmp_path: Path) -> None:
         parts = [part.text for part in client.stream([5])]
         assert [piece for piece in parts if piece] == list(text)
         assert client.generate([5])[0].text == text
+
+
+def test_the_models_end_has_no_text(tmp_path: Path) -> None:
+    """Not even where special tokens are shown, streamed or not; within, it has."""
+    path = write_tiny_model(tmp_path / "model")
+    backend = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    token_ids = backend.encode("a</s>b</s>").ids
+    archive = sent(pack(dict(model_files(tmp_path / "model"))))
+    service = ScriptedService(answers(*token_ids), archive=archive)
+    params = SamplingParams(skip_special_tokens=False, ignore_eos=True)
+    with running_script(service) as address, HybridClient(address) as client:
+        streamed = "".join(part.text for part in client.stream([5], params))
+        assert streamed == client.generate([5], params)[0].text == "a</s>b"
