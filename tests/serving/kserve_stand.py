@@ -115,3 +115,21 @@ def tensors(response: Message) -> dict[str, list[Any]]:
         )
     request.raw_input_contents.extend(response.raw_output_contents)
     return read_inputs(request)
+
+
+def numbered(message: Message, number: int) -> Message:
+    """The same request under another id."""
+    message.id = str(number)
+    return message
+
+
+async def responses(call: Any, *messages: Message) -> list[Message]:
+    """Send all of a stream's requests, read it to its end; without envelopes."""
+    for message in messages:
+        await call.write(message)
+    await call.done_writing()
+    answers = []
+    async for answer in call:
+        assert not answer.error_message
+        answers.append(answer.infer_response)
+    return answers

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -26,29 +25,13 @@ from tests.serving.kserve_stand import (
     KServed,
     Message,
     infer_request,
+    numbered,
+    responses,
     serve_kserve,
     streamed,
     tensors,
 )
 from tests.serving.service_stand import load_tiny, refusal, until
-
-
-def numbered(message: Message, number: int) -> Message:
-    """The same request under another id."""
-    message.id = str(number)
-    return message
-
-
-async def responses(call: Any, *messages: Message) -> list[Message]:
-    """Send all of a stream's requests, read it to its end; without envelopes."""
-    for message in messages:
-        await call.write(message)
-    await call.done_writing()
-    answers = []
-    async for answer in call:
-        assert not answer.error_message
-        answers.append(answer.infer_response)
-    return answers
 
 
 @dataclass(frozen=True)
