@@ -115,7 +115,7 @@ class ServeOptions:
     ] = None
     max_request_size: Annotated[
         str, _option("--max-request-size", help="Most bytes of a message to us.")
-    ] = "64MiB"
+    ] = "4MiB"
     max_response_size: Annotated[
         str, _option("--max-response-size", help="Most bytes of a message from us.")
     ] = "64MiB"

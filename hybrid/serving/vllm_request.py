@@ -4,7 +4,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hybrid.prompt import Prompt
-from hybrid.scheduler import InvalidRequest, SamplingParams, UnsupportedFeature
+from hybrid.scheduler import (
+    InvalidRequest,
+    RequestTooLong,
+    SamplingParams,
+    UnsupportedFeature,
+)
 from hybrid.scheduler.field_checks import as_int
 
 from .served_model import ServedModel
@@ -47,19 +52,23 @@ def parse_request(request: Any, model: ServedModel) -> ParsedRequest:
     is_truncated = sampling.HasField("truncate_prompt_tokens")
     match request.WhichOneof("input"):
         case "tokenized":
-            token_ids = list(request.tokenized.input_ids)
+            token_ids = request.tokenized.input_ids
+            start = 0
             if is_truncated:
                 limit = sampling.truncate_prompt_tokens
-                token_ids = _last(token_ids, limit, params, model.max_model_len)
-            return ParsedRequest(token_ids, params, len(token_ids))
+                start = _cut(len(token_ids), limit, params, model.max_model_len)
+            # Before anything walks them: this is the loop that serves everybody.
+            _check_fits(len(token_ids) - start, model.max_model_len)
+            return ParsedRequest(token_ids[start:], params, len(token_ids) - start)
         case "text":
             if is_truncated:
                 raise UnsupportedFeature(
                     "truncate_prompt_tokens counts token ids: with it, the prompt "
                     "must come as tokenized.input_ids, not as text"
                 )
-            num_tokens = len(request.text) // CHARACTERS_PER_TOKEN + 1
-            return ParsedRequest(request.text, params, num_tokens)
+            text = request.text
+            num_tokens = len(text) // CHARACTERS_PER_TOKEN + 1
+            return ParsedRequest(text, params, num_tokens)
     raise InvalidRequest("input is missing: set tokenized or text", field="input")
 
 
@@ -72,11 +81,23 @@ def _check_unsupported(request: Any) -> None:
         raise UnsupportedFeature(f"this server does not take {', '.join(refused)}")
 
 
-def _last(
-    token_ids: list[int], limit: int, params: SamplingParams, max_model_len: int
-) -> list[int]:
-    """The prompt's end, as long as was asked for."""
+def _cut(
+    num_tokens: int, limit: int, params: SamplingParams, max_model_len: int
+) -> int:
+    """Where the prompt's end begins that was asked for."""
     if limit == WHAT_FITS:
         # At least one: the engine ends an answer where the context ends.
         limit = max(max_model_len - (params.max_tokens or 1), 1)
-    return token_ids[-as_int("truncate_prompt_tokens", limit, 1) :]
+    return max(num_tokens - as_int("truncate_prompt_tokens", limit, 1), 0)
+
+
+def _check_fits(num_tokens: int, max_model_len: int) -> None:
+    limit = max_model_len - 1
+    if num_tokens > limit:
+        raise RequestTooLong(
+            f"tokenized.input_ids has {num_tokens} tokens, at most {limit} leave room "
+            f"for an answer (max_model_len={max_model_len})",
+            field="tokenized.input_ids",
+            num_tokens=num_tokens,
+            limit=limit,
+        )

@@ -4,10 +4,16 @@ proto3 sends no presence for plain numbers: 0 stands for "not given" where 0 its
 would make no sense. Source: smg-grpc-servicer 0.14.1 (``vllm/servicer.py``).
 """
 
+from collections.abc import Sized
 from typing import Any, Final
 
-from hybrid.scheduler import GrammarKind, SamplingParams, StructuredOutput
-from hybrid.scheduler.sampling_params import MAX_SEED
+from hybrid.scheduler import (
+    GrammarKind,
+    InvalidRequest,
+    SamplingParams,
+    StructuredOutput,
+)
+from hybrid.scheduler.sampling_params import MAX_SEED, MAX_TEXTS
 
 ALL_IDS: Final = -1
 """As a number of log-probabilities: one for every id."""
@@ -24,11 +30,15 @@ def sampling_params_of(message: Any, *, vocab_size: int) -> SamplingParams:
 
     Args:
         message: the protocol's parameters.
-        vocab_size: how many log-probabilities "all" are.
+        vocab_size: how many log-probabilities "all" are; no list of ids is longer.
 
     Raises:
         InvalidRequest: a value is outside its range; names the field.
     """
+    # Before anything walks them: this is the loop that serves everybody.
+    _check_length("stop", message.stop, MAX_TEXTS["stop"])
+    _check_length("stop_token_ids", message.stop_token_ids, vocab_size)
+    _check_length("logit_bias", message.logit_bias, vocab_size)
     stop = tuple(message.stop)
     return SamplingParams(
         n=message.n or 1,
@@ -73,6 +83,15 @@ def _structured_output(message: Any) -> StructuredOutput | None:
             return StructuredOutput(GrammarKind.CHOICE, choices=choices)
         case kind:
             return StructuredOutput(GrammarKind(kind), getattr(message, kind))
+
+
+def _check_length(field: str, values: Sized, limit: int) -> None:
+    if len(values) > limit:
+        raise InvalidRequest(
+            f"{field} has {len(values)} entries, at most {limit}",
+            field=field,
+            value=len(values),
+        )
 
 
 def _num_logprobs(count: int | None, vocab_size: int) -> int | None:
