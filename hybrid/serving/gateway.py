@@ -195,7 +195,7 @@ def check_gateway() -> None:
 def _arguments(
     config: ServeConfig, worker: Listener, tokens: Sequence[str]
 ) -> Iterator[str]:
-    """Put its command line together; the user's own options come last and win."""
+    """Put its command line together; the user's own options come last."""
     yield from ("--worker-urls", f"grpc://{worker.address}")
     yield from ("--host", config.http_host, "--port", str(config.http_port))
     # By default it would tell everybody how it fares.
@@ -210,9 +210,8 @@ def _arguments(
     for index, token in enumerate(tokens):
         yield from ("--tenant-api-key", f"token-{index}:{token}")
     for name, value in config.gateway_options.items():
-        yield f"--{name}"
-        if value is not None:
-            yield value
+        # In one word: a value that looks like an option is none.
+        yield f"--{name}" if value is None else f"--{name}={value}"
 
 
 def _log_line(line: str) -> None:

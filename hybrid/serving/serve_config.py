@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
+from hybrid.wire.loopback import is_loopback
+
+from .gateway_options import check_gateway_metrics, check_gateway_options
 
 DEFAULT_PORT: Final = 50051
 DEFAULT_REQUEST_BYTES: Final = 4 << 20
@@ -19,16 +21,6 @@ DEFAULT_RESPONSE_BYTES: Final = 64 << 20
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
 """gRPC counts in int32."""
 MAX_TIMEOUT_S: Final = 86400.0
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host name or address."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +42,8 @@ class ServeConfig:
     tls_client_ca: Path | None = None
     """Who signs clients' certificates (PEM); ``None``: clients need none."""
     insecure: bool = False
-    """Whether others than this machine may come in without TLS and token."""
+    """Whether others than this machine may come in where TLS, or who they are, is not
+    asked for; what is given of both still holds."""
     max_request_bytes: int = DEFAULT_REQUEST_BYTES
     max_response_bytes: int = DEFAULT_RESPONSE_BYTES
     reflection: bool | None = None
@@ -94,6 +87,7 @@ class ServeConfig:
         self._check_tls()
         if self.gateway_options and self.http_port is None:
             raise ConfigError("gateway_option needs http_port: without it, no gateway")
+        check_gateway_options(self.gateway_options)
 
     @property
     def is_public(self) -> bool:
@@ -106,26 +100,40 @@ class ServeConfig:
         return not self.is_public if self.reflection is None else self.reflection
 
     def check_exposure(self, *, has_tokens: bool) -> None:
-        """Refuse to let strangers in by accident.
+        """Refuse to let strangers in, or listeners on the way, by accident.
 
         Raises:
-            ConfigError: other machines reach a port without TLS and token, and
-                ``insecure`` is not set.
+            ConfigError: other machines reach a port where no TLS is spoken, or where
+                they need not say who they are, and ``insecure`` is not set.
         """
-        if self.insecure or has_tokens:
+        if self.insecure:
             return
-        if self.is_public and self.tls_cert is None:
+        knows_clients = has_tokens or self.tls_client_ca is not None
+        self._check_port("host", knows_clients, "a token, tls_client_ca")
+        if self.http_port is not None:
+            # The gateway asks no client for a certificate.
+            self._check_port("http_host", has_tokens, "a token")
+            check_gateway_metrics(self.gateway_options)
+        if self.metrics_port is not None and not is_loopback(self.metrics_host):
             raise ConfigError(
-                f"host is {shown(self.host)}, which other machines reach without TLS "
-                "or token: give tls_cert and tls_key, a token, or insecure"
+                f"metrics_host is {shown(self.metrics_host)}, whose port other "
+                "machines read without TLS or token: give a loopback address, or "
+                "insecure"
             )
-        if self.http_port is None or is_loopback(self.http_host):
+
+    def _check_port(self, name: str, knows_clients: bool, identities: str) -> None:
+        host = getattr(self, name)
+        if is_loopback(host):
             return
-        # The gateway asks no client for a certificate.
-        if self.tls_cert is None or self.tls_client_ca is not None:
+        if self.tls_cert is None:
             raise ConfigError(
-                f"http_host is {shown(self.http_host)}, which other machines reach "
-                "without a token: give a token, or insecure"
+                f"{name} is {shown(host)}, which other machines reach in plaintext: "
+                "give tls_cert and tls_key, or insecure"
+            )
+        if not knows_clients:
+            raise ConfigError(
+                f"{name} is {shown(host)}, which other machines reach whoever they "
+                f"are: give {identities}, or insecure"
             )
 
     def _check_tls(self) -> None:

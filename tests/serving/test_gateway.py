@@ -2,12 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import psutil
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from hybrid.serving import gateway as gateway_module
@@ -30,6 +31,16 @@ READY = """
 """
 """Of a gateway that is ready at once."""
 Start = Callable[[Callable[[str], None]], Awaitable[Gateway]]
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """Log everything, however chosen by who ran before in this process."""
+    before, was_configured = structlog.get_config(), structlog.is_configured()
+    structlog.reset_defaults()
+    yield
+    if was_configured:
+        structlog.configure(**before)
 
 
 def with_gateway(

@@ -7,10 +7,13 @@ import pytest
 
 from hybrid.cli import run
 from hybrid.scheduler import ConfigError
-from hybrid.serving.serve_config import ServeConfig, is_loopback
+from hybrid.serving.gateway import _arguments
+from hybrid.serving.listeners import Listener
+from hybrid.serving.serve_config import ServeConfig
+from hybrid.wire.loopback import is_loopback
 from tests.serving.signal_stand import kept_signals
 
-CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
+CERT: dict[str, Any] = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +41,18 @@ CERT = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
         (["--metrics-port", "-2"], "metrics_port is -2, must be from 0 to 65535"),
         (["--metrics-host", ""], "metrics_host is empty"),
         (["--otlp-traces-endpoint", ""], "otlp_traces_endpoint is empty"),
-        (["--metrics-port", "0", "--metrics-host", "192.0.2.1"], "metrics_host and me"),
+        (
+            ["--metrics-port", "0", "--metrics-host", "192.0.2.1"],
+            "metrics_host is '192.0.2.1', whose port other machines read",
+        ),
+        (
+            ["--metrics-port", "0", "--metrics-host", "192.0.2.1", "--insecure"],
+            "metrics_host and me",
+        ),
+        (
+            ["--http-port", "0", "--gateway-option", "--host=0.0.0.0"],
+            "gateway_option is 'host', but host is set by this server: use http_host",
+        ),
         (["--token-file", "/no/such/file"], "/no/such/file: No such file"),
         (["--host", "192.0.2.1"], "host is '192.0.2.1', which other machines reach"),
         (["--http-port", "0"], "which needs a model with a tokenizer: null has none"),
@@ -79,34 +93,96 @@ def test_loopback(host: str, expected: bool) -> None:
 
 PUBLIC = {"host": "10.0.0.7"}
 PUBLIC_HTTP = {"http_port": 8000, "http_host": "10.0.0.7"}
+PUBLIC_METRICS = {"metrics_port": 9090, "metrics_host": "10.0.0.7"}
+MUTUAL = CERT | {"tls_client_ca": Path("a.pem")}
+GATEWAY_METRICS = {
+    "http_port": 8000,
+    "gateway_options": {"prometheus-host": "10.0.0.7"},
+}
 
 
 @pytest.mark.parametrize(
-    ("options", "has_tokens", "option"),
+    ("options", "has_tokens", "words"),
     [
-        (PUBLIC, False, "host"),
-        (PUBLIC_HTTP, False, "http_host"),
-        (PUBLIC_HTTP | CERT | {"tls_client_ca": Path("a.pem")}, False, "http_host"),
-        (PUBLIC | PUBLIC_HTTP, False, "host"),
+        (PUBLIC, False, "host is '10.0.0.7', which other machines reach in plaintext"),
+        (PUBLIC, True, "host is '10.0.0.7', which other machines reach in plaintext"),
+        (PUBLIC | CERT, False, "host is '10.0.0.7', which other machines reach whoe"),
+        (PUBLIC | CERT, True, None),
+        (PUBLIC | MUTUAL, False, None),
+        (PUBLIC_HTTP, True, "http_host is '10.0.0.7', .* in plaintext"),
+        (PUBLIC_HTTP | CERT, False, "http_host is '10.0.0.7', .* whoever they are"),
+        (PUBLIC_HTTP | MUTUAL, False, "http_host is '10.0.0.7', .* whoever they are"),
+        (PUBLIC_HTTP | CERT, True, None),
+        (PUBLIC | MUTUAL | {"http_port": 0}, False, None),
+        (PUBLIC_METRICS | CERT, True, "metrics_host is '10.0.0.7', whose port other"),
+        (PUBLIC_METRICS | {"metrics_port": None}, False, None),
+        (GATEWAY_METRICS | CERT, True, "gateway_option prometheus-host is '10.0.0.7'"),
         ({}, False, None),
-        (PUBLIC, True, None),
-        (PUBLIC | CERT, False, None),
-        (PUBLIC_HTTP, True, None),
-        (PUBLIC_HTTP | CERT, False, None),
-        (PUBLIC | CERT | {"tls_client_ca": Path("a.pem"), "http_port": 0}, False, None),
-        (PUBLIC | PUBLIC_HTTP | {"insecure": True}, False, None),
     ],
 )
 def test_strangers_are_let_in_on_purpose_only(
-    options: dict[str, Any], has_tokens: bool, option: str | None
+    options: dict[str, Any], has_tokens: bool, words: str | None
 ) -> None:
-    """A public port needs TLS or a token; the HTTP port knows no client certificate."""
+    """A public port needs TLS, and a token or certificate; or else the order."""
     config = ServeConfig(**options)
-    if option is None:
+    if words is None:
         config.check_exposure(has_tokens=has_tokens)
     else:
-        with pytest.raises(ConfigError, match=f"^{option} is '10.0.0.7'"):
+        with pytest.raises(ConfigError, match=f"^{words}"):
             config.check_exposure(has_tokens=has_tokens)
+    ServeConfig(**options, insecure=True).check_exposure(has_tokens=has_tokens)
+
+
+SERVERS_OWN = {
+    "host": "http_host",
+    "port": "http_port",
+    "tls-cert-path": "tls_cert",
+    "tls-key-path": "tls_key",
+    "tenant-api-key": "token_file",
+    "api-key": "token_file",
+    "control-plane-api-keys": "token_file",
+    "shutdown-grace-period-secs": "shutdown_timeout",
+    "worker-urls": "this server's engine",
+    "enable-mesh": "no mesh",
+    "rdma-listen-ip": "no images",
+}
+
+
+@pytest.mark.parametrize("name", SERVERS_OWN)
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "beginning"])
+def test_the_gateway_is_not_told_what_the_server_tells_it(
+    name: str, is_whole: bool
+) -> None:
+    """Nothing goes round what was checked, not even a name cut short."""
+    given = name if is_whole else name[:-1]
+    with pytest.raises(ConfigError, match=f"{name} is set by .*{SERVERS_OWN[name]}"):
+        ServeConfig(http_port=0, gateway_options={given: "10.0.0.7"}, insecure=True)
+
+
+def test_the_gateway_s_own_metrics_stay_here() -> None:
+    """Their address may be another one of this machine, by its whole name."""
+    options = {"prometheus-host": "127.0.0.2", "prometheus-port": "29000"}
+    ServeConfig(http_port=0, gateway_options=options).check_exposure(has_tokens=False)
+    with pytest.raises(ConfigError, match="must be the whole name: prometheus-host"):
+        ServeConfig(http_port=0, gateway_options={"prometheus-h": "10.0.0.7"})
+
+
+def test_the_server_sets_nothing_that_its_user_may_set_again() -> None:
+    """Each option on the gateway's command line is refused, or harmless."""
+    harmless = {"prometheus-host", "prometheus-port", "log-level", "log-json"}
+    config = ServeConfig(http_port=1, **CERT)
+    told = _arguments(config, Listener(None, "127.0.0.1", 2), ["secret"])
+    names = {word.removeprefix("--") for word in told if word.startswith("--")}
+    assert names - harmless <= SERVERS_OWN.keys()
+
+
+def test_the_value_of_a_gateway_option_is_no_option() -> None:
+    """Options of the gateway that take any number of values take this one, too."""
+    options = {"cors-allowed-origins": "--host=0.0.0.0", "disable-retries": None}
+    config = ServeConfig(http_port=1, gateway_options=options)
+    *_, first, last = _arguments(config, Listener(None, "127.0.0.1", 2), [])
+    assert first == "--cors-allowed-origins=--host=0.0.0.0"
+    assert last == "--disable-retries"
 
 
 def test_reflection_follows_the_address_unless_it_is_chosen() -> None:

@@ -1,0 +1,1 @@
+"""What a server and its clients must agree on, beside the protocol's messages."""
