@@ -1,6 +1,5 @@
 """What a channel is made of, and what every call carries."""
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,6 +7,7 @@ import grpc
 
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
+from hybrid.wire.loopback import is_loopback
 
 from .client_options import ClientOptions, TlsOptions
 
@@ -72,11 +72,7 @@ def channel_settings(
 
 
 def _check_stays_here(host: str) -> None:
-    try:
-        is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    if not is_local:
+    if not is_loopback(host.strip("[]")):
         raise ConfigError(
             f"the token would go to {shown(host)} in plaintext: give tls, or insecure"
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
+from hybrid.wire.bearer_tokens import read_bearer_tokens
 
 from .retry import RetryPolicy
 
@@ -100,15 +101,8 @@ def read_token(path: Path | None, environ: Mapping[str, str]) -> str | None:
             message holds no token.
         OSError: the file cannot be read.
     """
-    if path is not None:
-        origin, text = f"token_file {shown(str(path))}", path.read_text("utf-8")
-    elif TOKEN_VARIABLE in environ:
-        origin, text = TOKEN_VARIABLE, environ[TOKEN_VARIABLE]
-    else:
-        return None
-    tokens = text.split()
-    if len(tokens) != 1:
+    tokens = read_bearer_tokens(path, TOKEN_VARIABLE, environ)
+    if len(tokens) > 1:
+        origin = TOKEN_VARIABLE if path is None else f"token_file {shown(str(path))}"
         raise ConfigError(f"{origin} holds {len(tokens)} tokens, must hold one")
-    if not (tokens[0].isascii() and tokens[0].isprintable()):
-        raise ConfigError(f"{origin} holds a token with characters other than ASCII")
-    return tokens[0]
+    return tokens[0] if tokens else None

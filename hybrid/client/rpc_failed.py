@@ -15,8 +15,8 @@ from hybrid.scheduler.errors import (
     Overloaded,
     UnsupportedFeature,
 )
+from hybrid.wire.retry_hint import RETRY_AFTER
 
-RETRY_AFTER: Final = "retry-after-ms"
 DEFAULT_RETRY_AFTER_S: Final = 1.0
 """For a server that is full and does not say when to come back."""
 _MAX_RETRY_AFTER_MS: Final = 86_400_000

@@ -1,7 +1,6 @@
 """A server's tokenizer, from the zip that it sends.
 
 Nothing that a server sends is trusted: neither its size, nor its names, nor its bytes.
-Limits are those of the gateway that takes the same zip (smg 1.13).
 """
 
 import hashlib
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hybrid.scheduler import CheckpointError, ConfigError
 from hybrid.scheduler.shown_value import shown
+from hybrid.wire.archive_limits import MAX_BYTES, MAX_FILES, MAX_UNPACKED_BYTES
 
 from .rpc_failed import RpcFailed
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     # Text is an extra: without it ids go in and out.
     from hybrid.tokenizer.tokenizer import Tokenizer
 
-MAX_FILES: Final = 50
-MAX_BYTES: Final = 200_000_000
-MAX_UNPACKED_BYTES: Final = 500_000_000
 _NO_TOKENIZER: Final = ("FAILED_PRECONDITION", "UNIMPLEMENTED")
 """Statuses by which a server says that it has none to give."""
 _BROKEN: Final = (

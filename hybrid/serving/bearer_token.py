@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import grpc
 
-from hybrid.scheduler.errors import ConfigError
-from hybrid.scheduler.shown_value import shown
+from hybrid.wire.bearer_tokens import read_bearer_tokens
 
 from .denial import deny
 
@@ -27,23 +26,10 @@ def read_tokens(path: Path | None, environ: Mapping[str, str]) -> tuple[str, ...
         environ: of the process.
 
     Raises:
-        ConfigError: there is a file or a variable and no usable token in it; the
-            message holds no token.
+        ConfigError: there is a file or a variable and no usable token in it.
         OSError: the file cannot be read.
     """
-    if path is not None:
-        origin, text = f"token_file {shown(str(path))}", path.read_text("utf-8")
-    elif TOKEN_VARIABLE in environ:
-        origin, text = TOKEN_VARIABLE, environ[TOKEN_VARIABLE]
-    else:
-        return ()
-    tokens = tuple(text.split())
-    if not tokens:
-        raise ConfigError(f"{origin} holds no token")
-    # Metadata carries nothing else; such a token would lock everybody out.
-    if not all(token.isascii() and token.isprintable() for token in tokens):
-        raise ConfigError(f"{origin} holds a token with characters other than ASCII")
-    return tokens
+    return read_bearer_tokens(path, TOKEN_VARIABLE, environ)
 
 
 class BearerTokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types

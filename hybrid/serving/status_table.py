@@ -17,6 +17,7 @@ from hybrid.scheduler.errors import (
     SamplingFailed,
     UnsupportedFeature,
 )
+from hybrid.wire.retry_hint import RETRY_AFTER
 
 Trailers = tuple[tuple[str, str], ...]
 
@@ -42,7 +43,6 @@ STATUS_OF_ERROR: Final[dict[type[BaseException], grpc.StatusCode]] = {
 MAX_MESSAGE_CHARACTERS: Final = 500
 """A message travels in the trailers, percent-encoded (up to 12 bytes a character);
 clients take 8 KiB of them."""
-RETRY_AFTER: Final = "retry-after-ms"
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str, Trailers]:

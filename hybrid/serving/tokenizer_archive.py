@@ -1,8 +1,4 @@
-"""A model's tokenizer as one zip, for gateways that tokenize.
-
-Limits are those of the gateway that unpacks it (smg 1.13): 50 entries, 200 MB, 500 MB
-unpacked.
-"""
+"""A model's tokenizer as one zip, for gateways that tokenize."""
 
 import asyncio
 import hashlib
@@ -14,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hybrid.scheduler import CheckpointError
+from hybrid.wire.archive_limits import MAX_BYTES, MAX_FILES, MAX_UNPACKED_BYTES
 
 if TYPE_CHECKING:
     # Text is an extra: without it the engine takes and gives token ids.
@@ -29,9 +26,6 @@ FILES: Final = (
     "merges.txt",
 )
 PATTERNS: Final = ("*.model", "*.jinja", "*.tiktoken")
-MAX_FILES: Final = 50
-MAX_BYTES: Final = 200_000_000
-MAX_UNPACKED_BYTES: Final = 500_000_000
 PIECE_BYTES: Final = 64 * 1024
 
 
