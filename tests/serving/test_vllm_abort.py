@@ -16,6 +16,7 @@ from tests.serving.service_stand import (
     Served,
     collect,
     generate,
+    model_of,
     refusal,
     request,
     serve,
@@ -222,5 +223,5 @@ def test_a_client_that_does_not_read_holds_nobody_up_and_can_leave() -> None:
         check_left(served, engine, "length", "length")
 
     with capture_logs() as events:
-        serve(engine, body)
+        serve(engine, body, model_of(engine, max_model_len=8000))
     assert "rpc.failed" not in {event["event"] for event in events}
