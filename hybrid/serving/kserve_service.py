@@ -41,7 +41,10 @@ _UNARY: Final = (
 
 
 class KServeService:
-    """Every RPC of the service; runs in the event loop that owns ``host``."""
+    """Every RPC of the service; runs in the event loop that owns ``host``.
+
+    What a method raises becomes a status by the ``ServiceTable`` that it is called by.
+    """
 
     def __init__(self, host: EngineHost) -> None:
         self._host: Final = host
@@ -69,32 +72,30 @@ class KServeService:
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """What goes in and comes out; -1 stands for the number of samples."""
-        async with errors_as_status(context):
-            model = self._host.model
-            check_model(request.name, request.version, model)
-            inputs = {TEXT_INPUT: "BYTES", STREAM_INPUT: "BOOL"}
-            return MESSAGES["ModelMetadataResponse"](
-                name=model.name,
-                versions=[VERSION],
-                platform=f"hybrid_{model.executor}",
-                inputs=[_tensor(name, kind, 1) for name, kind in inputs.items()],
-                outputs=[_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
-            )
+        model = self._host.model
+        check_model(request.name, request.version, model)
+        inputs = {TEXT_INPUT: "BYTES", STREAM_INPUT: "BOOL"}
+        return MESSAGES["ModelMetadataResponse"](
+            name=model.name,
+            versions=[VERSION],
+            platform=f"hybrid_{model.executor}",
+            inputs=[_tensor(name, kind, 1) for name, kind in inputs.items()],
+            outputs=[_tensor(name, kind, -1) for name, kind in OUTPUTS.items()],
+        )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         """Continue one text; the answer comes whole."""
-        async with errors_as_status(context):
-            parsed = parse_infer_request(request, self._host.model)
-            if parsed.stream:
-                raise InvalidRequest(
-                    f"input {STREAM_INPUT} is true: pieces come by ModelStreamInfer",
-                    field=STREAM_INPUT,
-                    value=True,
-                )
-            async with aclosing(self._outputs(request, parsed)) as outputs:
-                async for output in outputs:
-                    if output.finished:
-                        return InferAnswer(request, parsed).whole(output)
+        parsed = parse_infer_request(request, self._host.model)
+        if parsed.stream:
+            raise InvalidRequest(
+                f"input {STREAM_INPUT} is true: pieces come by ModelStreamInfer",
+                field=STREAM_INPUT,
+                value=True,
+            )
+        async with aclosing(self._outputs(request, parsed)) as outputs:
+            async for output in outputs:
+                if output.finished:
+                    return InferAnswer(request, parsed).whole(output)
         raise AssertionError("an answer ends with a last output or an error")
 
     async def ModelStreamInfer(self, _requests: Any, context: Any) -> None:
@@ -130,7 +131,7 @@ def add_kserve(server: Any, host: EngineHost) -> None:
     """Add the service to a server.
 
     Args:
-        server: a ``grpc.aio.Server``, or whatever else takes generic handlers.
+        server: a ``ServiceTable``.
         host: of the engine that answers.
     """
     service = KServeService(host)

@@ -1,4 +1,7 @@
-"""Bytes that are no message get a status that says so; gRPC's own is UNKNOWN."""
+"""Every call ends by a status of ours, from the first byte of its request on.
+
+gRPC's own status of an error in reading a request, or in a handler, is UNKNOWN.
+"""
 
 from typing import Any
 
@@ -19,10 +22,10 @@ def decode(message_class: Any, data: bytes) -> Any:
     return _decode(message_class.FromString, data)
 
 
-def decoding_within(handler: Any) -> Any:
-    """Return the same method handler, but one that reads its request by itself.
+def with_statuses(handler: Any) -> Any:
+    """Return the same method handler; what reading or answering raises is a status.
 
-    A handler of a stream of requests is returned as it is.
+    A handler of a stream of requests is returned as it is: it reads them itself.
     """
     read = handler.request_deserializer
     if handler.request_streaming or read is None:
@@ -34,8 +37,7 @@ def decoding_within(handler: Any) -> Any:
 
     async def call(data: bytes, context: Any) -> Any:
         async with errors_as_status(context):
-            request = _decode(read, data)
-        return await answer(request, context)
+            return await answer(_decode(read, data), context)
 
     return make(call, response_serializer=handler.response_serializer)
 

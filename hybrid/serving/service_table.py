@@ -7,7 +7,7 @@ import grpc
 
 from .bearer_token import HEALTH_PREFIX
 from .denial import deny
-from .request_decoding import decoding_within
+from .request_decoding import with_statuses
 
 
 class ServiceTable(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
@@ -38,4 +38,4 @@ class ServiceTable(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no 
             return deny(grpc.StatusCode.UNAVAILABLE, "the server is starting")
         found = (handler.service(details) for handler in self._handlers)
         method = next((handler for handler in found if handler is not None), None)
-        return None if method is None else decoding_within(method)
+        return None if method is None else with_statuses(method)

@@ -18,7 +18,6 @@ from .cache_flush import flush_cache
 from .engine_host import EngineHost, HostState
 from .generation_rate import GenerationRate
 from .live_requests import LiveRequests
-from .rpc_errors import errors_as_status
 from .tokenizer_archive import TokenizerArchive
 from .vllm_info import loads, model_info, server_info
 from .vllm_kv_events import KvEventMessages
@@ -32,7 +31,10 @@ NO_PROFILER: Final = (
 
 
 class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
-    """Every RPC of the service; runs in the event loop that owns ``host``."""
+    """Every RPC of the service; runs in the event loop that owns ``host``.
+
+    What a method raises becomes a status by the ``ServiceTable`` that it is called by.
+    """
 
     def __init__(self, host: EngineHost) -> None:
         model = host.model
@@ -52,20 +54,19 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         A coroutine that writes, no generator: a cancel that comes while a message waits
         for a slow client is raised here, and the blocks are free at once.
         """
-        async with errors_as_status(context):
-            parsed = parse_request(request, self._host.model)
-            messages = AnswerMessages(parsed.params, stream=request.stream)
-            with self._live.entered(request.request_id) as request_id:
-                outputs = self._host.generate(
-                    parsed.prompt,
-                    parsed.params,
-                    request_id=request_id,
-                    num_prompt_tokens=parsed.num_prompt_tokens,
-                )
-                async with aclosing(outputs):
-                    async for output in outputs:
-                        for message in messages.take(output):
-                            await context.write(message)
+        parsed = parse_request(request, self._host.model)
+        messages = AnswerMessages(parsed.params, stream=request.stream)
+        with self._live.entered(request.request_id) as request_id:
+            outputs = self._host.generate(
+                parsed.prompt,
+                parsed.params,
+                request_id=request_id,
+                num_prompt_tokens=parsed.num_prompt_tokens,
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    for message in messages.take(output):
+                        await context.write(message)
 
     async def Abort(self, request: Any, context: Any) -> Any:
         """End requests with finish reason ``abort``; an unknown id is no error."""
@@ -97,45 +98,42 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
 
     async def GetTokenizer(self, request: Any, context: Any) -> None:
         """The model's tokenizer files as one zip, in pieces."""
-        async with errors_as_status(context):
-            if self._tokenizer is None:
-                await context.abort(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    "this server has no tokenizer: it takes and gives token ids",
-                )
-                return
-            archive = await self._tokenizer.get()
-            for data, sha256 in archive.pieces():
-                chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
-                await context.write(chunk)
+        if self._tokenizer is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this server has no tokenizer: it takes and gives token ids",
+            )
+            return
+        archive = await self._tokenizer.get()
+        for data, sha256 in archive.pieces():
+            chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
+            await context.write(chunk)
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
         """What the prefix cache holds, now and after every step.
 
         No history is kept: wherever a client wants to resume, it gets the present.
         """
-        async with errors_as_status(context):
-            # Clients wait for the headers, and an idle engine sends nothing else.
-            await context.send_initial_metadata(())
-            messages = KvEventMessages()
-            async with aclosing(self._host.engine.subscribe_kv_events()) as batches:
-                try:
-                    async for batch in batches:
-                        for message in messages.take(batch):
-                            await context.write(message)
-                except UnsupportedFeature as error:
-                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        # Clients wait for the headers, and an idle engine sends nothing else.
+        await context.send_initial_metadata(())
+        messages = KvEventMessages()
+        async with aclosing(self._host.engine.subscribe_kv_events()) as batches:
+            try:
+                async for batch in batches:
+                    for message in messages.take(batch):
+                        await context.write(message)
+            except UnsupportedFeature as error:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
 
     async def FlushCache(self, request: Any, context: Any) -> Any:
         """Forget cached prefixes, at once or when the engine is idle."""
-        async with errors_as_status(context):
-            if await flush_cache(self._host.engine, request.timeout_s):
-                return common_pb2.FlushCacheResponse(
-                    success=True, message="the prefix cache is empty"
-                )
+        if await flush_cache(self._host.engine, request.timeout_s):
             return common_pb2.FlushCacheResponse(
-                success=False, message="requests are running: nothing was done"
+                success=True, message="the prefix cache is empty"
             )
+        return common_pb2.FlushCacheResponse(
+            success=False, message="requests are running: nothing was done"
+        )
 
     async def StartProfile(self, request: Any, context: Any) -> None:
         """Refused; see ``NO_PROFILER``."""

@@ -14,7 +14,7 @@ from hybrid.serving.kserve_messages import MESSAGES, SERVICE
 from hybrid.serving.kserve_service import add_kserve
 from hybrid.serving.kserve_tensors import read_inputs
 from hybrid.serving.served_model import ServedModel
-from tests.serving.service_stand import TIMEOUT_S
+from tests.serving.service_stand import TIMEOUT_S, server_and_table
 
 T = TypeVar("T")
 Message = Any
@@ -53,12 +53,12 @@ def serve_kserve(loaded: LoadedEngine, body: Callable[[KServed], Awaitable[T]]) 
     """Run ``body`` against a service of a model named ``tiny``; bounded."""
 
     async def main() -> T:
-        server = grpc.aio.server()
+        server, table = server_and_table()
         port = server.add_insecure_port("127.0.0.1:0")
         model = ServedModel.of(loaded, name="tiny")
         async with AsyncHybridEngine(loaded.engine) as engine:
             host = EngineHost(engine, model)
-            add_kserve(server, host)
+            add_kserve(table, host)
             await server.start()
             try:
                 async with (

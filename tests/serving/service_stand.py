@@ -16,6 +16,7 @@ from hybrid.engine_builder import LoadedEngine, load_engine
 from hybrid.serving.admission import AdmissionLimits
 from hybrid.serving.engine_host import EngineHost
 from hybrid.serving.served_model import ServedModel
+from hybrid.serving.service_table import ServiceTable
 from hybrid.serving.vllm_service import VllmEngineService
 from tests.hybrid.cli_stand import write_tiny_model
 
@@ -64,6 +65,13 @@ def load_tiny(folder: Path, **options: Any) -> LoadedEngine:
     )
 
 
+def server_and_table(**options: Any) -> tuple[Any, ServiceTable]:
+    """A server that is not started, and where its services go."""
+    table = ServiceTable()
+    table.is_open = True
+    return grpc.aio.server(handlers=[table], **options), table
+
+
 @asynccontextmanager
 async def serving(
     engine: HybridEngine,
@@ -71,11 +79,11 @@ async def serving(
     limits: AdmissionLimits | None = None,
 ) -> AsyncIterator[Served]:
     """Serve an engine on a free port; closes everything at the end."""
-    server = grpc.aio.server()
+    server, table = server_and_table()
     port = server.add_insecure_port("127.0.0.1:0")
     async with AsyncHybridEngine(engine) as asynchronous:
         host = EngineHost(asynchronous, model or model_of(engine), limits)
-        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), server)
+        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), table)
         await server.start()
         address = f"127.0.0.1:{port}"
         try:

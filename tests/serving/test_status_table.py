@@ -2,19 +2,30 @@
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
+from smg_grpc_proto.generated import common_pb2
 from structlog.testing import capture_logs
 
 from hybrid.scheduler import errors
 from hybrid.scheduler.errors import HybridError, Overloaded
-from hybrid.serving.rpc_errors import errors_as_status
+from hybrid.serving.kserve_messages import MESSAGES, SERVICE
+from hybrid.serving.kserve_service import add_kserve
 from hybrid.serving.status_table import STATUS_OF_ERROR, status_of
-from tests.serving.service_stand import TIMEOUT_S, refusal
+from hybrid.serving.vllm_service import VllmEngineService
+from tests.hybrid.null_stand import make_engine
+from tests.serving.service_stand import (
+    TIMEOUT_S,
+    model_of,
+    refusal,
+    request,
+    server_and_table,
+)
 
 Code = grpc.StatusCode
 EXPECTED = {
@@ -80,6 +91,9 @@ def test_a_bug_keeps_its_text_to_itself() -> None:
     assert (code, message) == (Code.INTERNAL, "internal error (KeyError)")
 
 
+VLLM = "vllm.grpc.engine.VllmEngine"
+
+
 class Failing(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
     """Raises whatever it was given."""
 
@@ -88,29 +102,39 @@ class Failing(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
 
     async def HealthCheck(self, request: Any, context: Any) -> None:  # noqa: ARG002, N802
         """Fail."""
-        async with errors_as_status(context):
-            raise self._error
+        raise self._error
 
 
-def seen_by_a_client(error: Exception) -> grpc.aio.AioRpcError:
-    """The status of an RPC whose handler raises."""
+def seen_by_a_client(
+    add_services: Callable[[Any], None], method: str, message: Any
+) -> grpc.aio.AioRpcError:
+    """The status of a call that fails."""
 
     async def main() -> grpc.aio.AioRpcError:
-        server = grpc.aio.server()
+        server, table = server_and_table()
         port = server.add_insecure_port("127.0.0.1:0")
-        pb_grpc.add_VllmEngineServicer_to_server(Failing(error), server)
+        add_services(table)
         await server.start()
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),
                 grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
             ):
-                stub = pb_grpc.VllmEngineStub(channel)
-                return await refusal(stub.HealthCheck(pb.HealthCheckRequest()))
+                data = message.SerializeToString()
+                return await refusal(channel.unary_stream(method)(data))
         finally:
             await server.stop(None)
 
     return asyncio.run(main())
+
+
+def status_in_a_call(error: Exception) -> grpc.aio.AioRpcError:
+    """The status of an RPC whose handler raises."""
+
+    def add(table: Any) -> None:
+        pb_grpc.add_VllmEngineServicer_to_server(Failing(error), table)
+
+    return seen_by_a_client(add, f"/{VLLM}/HealthCheck", pb.HealthCheckRequest())
 
 
 @pytest.mark.parametrize(
@@ -118,7 +142,7 @@ def seen_by_a_client(error: Exception) -> grpc.aio.AioRpcError:
 )
 def test_any_message_arrives(message: str) -> None:
     """Trailers are small and take text alone: the status comes all the same."""
-    status = seen_by_a_client(errors.InvalidRequest(message))
+    status = status_in_a_call(errors.InvalidRequest(message))
     assert status.code() is Code.INVALID_ARGUMENT
     details = status.details()
     assert details is not None
@@ -128,7 +152,7 @@ def test_any_message_arrives(message: str) -> None:
 
 def test_a_hint_arrives_beside_its_status() -> None:
     """A client reads when to come back from the trailing metadata."""
-    status = seen_by_a_client(Overloaded("full", retry_after_s=2))
+    status = status_in_a_call(Overloaded("full", retry_after_s=2))
     assert status.code() is Code.RESOURCE_EXHAUSTED
     trailers = status.trailing_metadata()
     assert trailers is not None
@@ -138,10 +162,49 @@ def test_a_hint_arrives_beside_its_status() -> None:
 def test_a_bug_is_a_status_too() -> None:
     """The client gets INTERNAL, the log its text and place; neither has variables."""
     with capture_logs() as events:
-        status = seen_by_a_client(ZeroDivisionError("secret"))
+        status = status_in_a_call(ZeroDivisionError("secret"))
     assert status.code() is Code.INTERNAL
     assert "secret" not in str(status.details())
     (event,) = events
     assert event["event"] == "rpc.failed"
     assert event["reason"] == "ZeroDivisionError: secret"
     assert "exc_info" not in event
+
+
+class BrokenHost:
+    """Knows its model; whatever else a service asks of it raises."""
+
+    model = model_of(make_engine())
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(f"secret {name}")
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (f"/{VLLM}/Generate", request([1, 2])),
+        (f"/{VLLM}/HealthCheck", pb.HealthCheckRequest()),
+        (f"/{VLLM}/GetServerInfo", pb.GetServerInfoRequest()),
+        (f"/{VLLM}/GetLoads", pb.GetLoadsRequest()),
+        (f"/{VLLM}/SubscribeKvEvents", common_pb2.SubscribeKvEventsRequest()),
+        (f"/{VLLM}/FlushCache", common_pb2.FlushCacheRequest()),
+        (f"/{SERVICE}/ServerLive", MESSAGES["ServerLiveRequest"]()),
+        (f"/{SERVICE}/ServerReady", MESSAGES["ServerReadyRequest"]()),
+        (f"/{SERVICE}/ModelReady", MESSAGES["ModelReadyRequest"](name="tiny")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_method_is_outside_the_table(method: str, message: Any) -> None:
+    """A bug anywhere is INTERNAL, without its text; gRPC's own answer would tell it."""
+
+    def add(table: Any) -> None:
+        host: Any = BrokenHost()
+        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), table)
+        add_kserve(table, host)
+
+    with capture_logs() as events:
+        status = seen_by_a_client(add, method, message)
+    assert status.code() is Code.INTERNAL
+    assert status.details() == "internal error (ZeroDivisionError)"
+    assert [event["event"] for event in events] == ["rpc.failed"]

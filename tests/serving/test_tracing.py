@@ -24,7 +24,7 @@ from hybrid.serving.tracing import TraceContextInterceptor, Tracing
 from hybrid.serving.vllm_service import VllmEngineService
 from tests.hybrid.null_stand import FaultyExecutor, make_engine
 from tests.serving.host_stand import ask, with_host
-from tests.serving.service_stand import collect, request
+from tests.serving.service_stand import collect, request, server_and_table
 
 SHORT = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
@@ -202,9 +202,9 @@ def test_a_calls_traceparent_is_the_parent(
 
     async def body(host: EngineHost) -> None:
         host.watchers.append(tracing.watcher(host.model))
-        server = grpc.aio.server(interceptors=[TraceContextInterceptor()])
+        server, table = server_and_table(interceptors=[TraceContextInterceptor()])
         port = server.add_insecure_port("127.0.0.1:0")
-        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), server)
+        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), table)
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
