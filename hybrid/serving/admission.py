@@ -20,8 +20,8 @@ class AdmissionLimits:
     max_requests: int | None = None
     """Most requests in the server, running and waiting."""
     max_tokens: int | None = None
-    """Most tokens of all requests in the server: their prompts, and the answers that
-    they ask for by ``max_tokens``."""
+    """Most tokens of all requests in the server: of each its prompt, and the answers of
+    all samples at their longest, by ``max_tokens`` or by what the context has left."""
 
 
 class Admission:

@@ -114,7 +114,7 @@ class EngineHost:
         """
         if self._is_draining:
             raise EngineClosed("the server is shutting down")
-        num_tokens = num_prompt_tokens + (params.max_tokens or 0)
+        num_tokens = self._most_tokens(num_prompt_tokens, params)
         self.admission.enter(num_tokens)
         self.last_request_s = time.time()
         self._live.add(request_id)
@@ -142,6 +142,12 @@ class EngineHost:
             assert end is not None, "a stream ends with a last output or an error"
             for watcher in self.watchers:
                 watcher.ended(request_id, end)
+
+    def _most_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        """What a request may come to hold: every sample ends where the context does."""
+        most = max(self.model.max_model_len - num_prompt_tokens, 0)
+        asked = most if params.max_tokens is None else min(params.max_tokens, most)
+        return num_prompt_tokens + params.n * asked
 
     def _leave(self, request_id: str, num_tokens: int) -> None:
         self.admission.leave(num_tokens)

@@ -100,6 +100,35 @@ def test_a_full_server_says_when_to_come_back(
     assert ("retry-after-ms", "1000") in tuple(status.trailing_metadata() or ())
 
 
+@pytest.mark.parametrize(
+    ("sampling", "num_tokens"),
+    [
+        ({"max_tokens": 100}, 5 + 100),
+        ({"max_tokens": 10, "n": 3}, 5 + 3 * 10),
+        ({"max_tokens": None}, 5 + 123),
+        ({"max_tokens": None, "n": 3}, 5 + 3 * 123),
+        ({"max_tokens": 100_000}, 5 + 123),
+    ],
+)
+def test_a_request_counts_with_all_that_it_may_come_to_hold(
+    sampling: dict[str, Any], num_tokens: int
+) -> None:
+    """Its prompt and, for each sample, what it asks for or the context has left."""
+    executor = HeldExecutor(num_free_steps=0)
+    engine = make_engine(num_blocks=200, max_model_len=128, executor=executor)
+
+    async def body(served: Served) -> None:
+        call = served.stub.Generate(request([1, 2, 3, 4, 5], **sampling))
+        await until(lambda: served.host.num_requests == 1)
+        assert served.host.admission.num_tokens == num_tokens
+        call.cancel()
+        executor.let_go()
+        await until(lambda: served.host.num_requests == 0)
+        assert served.host.admission.num_tokens == 0
+
+    serve(engine, body)
+
+
 def test_a_server_that_drains_sends_newcomers_elsewhere() -> None:
     """UNAVAILABLE for them; what is in goes on, and the health check says why."""
     executor = HeldExecutor()
