@@ -24,7 +24,7 @@ from hybrid.scheduler.errors import ConfigError
 from .admission import AdmissionLimits
 from .engine_host import EngineHost
 from .front_door import IDLE_GRACE_S, STOP_GRACE_S, FrontDoor
-from .gateway import Gateway, check_gateway
+from .gateway import Gateway, GatewayFailed, check_gateway
 from .kserve_service import add_kserve
 from .listeners import find_port, join_address
 from .metrics_server import MetricsServer
@@ -159,17 +159,17 @@ class _Server:
     ) -> None:
         """Serve an engine until the server is to end; close the engine."""
         config = self._config
-        model = ServedModel.of(loaded, name=config.served_model_name)
-        if config.http_port is not None and model.tokenizer is None:
-            loaded.engine.close()
-            raise ConfigError(
-                f"http_port is {config.http_port}, which needs a model with a "
-                f"tokenizer: {model.name} has none"
-            )
         limits = AdmissionLimits(
             max_requests=config.max_requests, max_tokens=config.max_inflight_tokens
         )
+        # First: whatever fails from here on, the engine is closed.
         async with AsyncHybridEngine(loaded.engine) as engine:
+            model = ServedModel.of(loaded, name=config.served_model_name)
+            if config.http_port is not None and model.tokenizer is None:
+                raise ConfigError(
+                    f"http_port is {config.http_port}, which needs a model with a "
+                    f"tokenizer: {model.name} has none"
+                )
             host = EngineHost(engine, model, limits)
             watch = asyncio.create_task(self._watch(engine))
             async with AsyncExitStack() as observers:
@@ -210,9 +210,10 @@ class _Server:
         )
         if self._config.kserve:
             add_kserve(door.services, host)
-        await door.set_ready()
-        gateway = await self._start_gateway()
+        gateway = None
         try:
+            await door.set_ready()
+            gateway = await self._start_gateway()
             if not ending.is_asked:
                 announce(self._addresses(gateway, metrics))
             await ending.wait()
@@ -237,7 +238,10 @@ class _Server:
         return Addresses(self._door.address, url, page)
 
     async def _start_gateway(self) -> Gateway | None:
-        """Start it, unless the server is to end before it is ready."""
+        """Start it; ``None``: there is to be none, or the server is to end first.
+
+        One that fails ends the server in order: clients of gRPC are there already.
+        """
         if self._door.gateway_listener is None:
             return None
         start = asyncio.create_task(
@@ -249,11 +253,15 @@ class _Server:
             )
         )
         await self._ending.wait_or(start)
-        if not start.done():
-            start.cancel()
-            await asyncio.gather(start, return_exceptions=True)
+        start.cancel()  # which does nothing to one that is done
+        await asyncio.wait({start})
+        if start.cancelled():
             return None
-        return start.result()
+        try:
+            return start.result()
+        except GatewayFailed as error:
+            self._ending.fail(str(error))
+            return None
 
     async def _watch(self, engine: AsyncHybridEngine) -> None:
         await engine.has_ended.wait()

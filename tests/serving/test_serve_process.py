@@ -205,6 +205,39 @@ def test_sigterm_before_it_is_ready_ends_it_in_order(tmp_path: Path) -> None:
             until(lambda child=child: is_gone(child))
 
 
+LATE_TO_FAIL = """
+import pathlib, sys, time
+def main(arguments):
+    while not pathlib.Path({path!r}).exists():
+        time.sleep(0.01)
+    sys.exit(3)
+"""
+"""A gateway that never serves."""
+
+
+def test_a_gateway_that_fails_late_ends_the_server_in_order(tmp_path: Path) -> None:
+    """Clients of gRPC, long since let in, hear so and are answered."""
+    package = tmp_path / "site" / "smg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    source = LATE_TO_FAIL.format(path=str(tmp_path / "fail"))
+    (package / "cli.py").write_text(source, "utf-8")
+    port = free_port()
+    with started(tmp_path, "--port", str(port), "--http-port", "0") as server:
+        with connected(f"127.0.0.1:{port}") as client:
+            until(lambda: client.health() == SERVING)
+            server.set_gate("hold")
+            (stream,) = open_streams(client, 1, max_tokens=3, ignore_eos=True)
+            (tmp_path / "fail").touch()
+            until(lambda: client.health() == NOT_SERVING)
+            server.open_gate("hold")
+            assert last_of(stream).finish_reason == "length"
+        assert server.wait() == 1
+        assert server.read_line() == ""
+        last = server.log.splitlines()[-1]
+        assert last.startswith("error: the gateway ended with code 3")
+
+
 @pytest.mark.parametrize("option", ["port", "http-port"])
 def test_a_port_in_use_is_told_before_the_model_loads(
     tmp_path: Path, option: str
