@@ -16,6 +16,7 @@ from hybrid.prompt import Prompt
 from hybrid.scheduler import EngineClosed, SamplingParams
 
 from .admission import Admission, AdmissionLimits
+from .prompt_load import PromptLoad
 from .served_model import ServedModel
 
 
@@ -63,6 +64,7 @@ class EngineHost:
         self.engine: Final = engine
         self.model: Final = model
         self.admission: Final = Admission(limits or AdmissionLimits())
+        self.prompts: Final = PromptLoad()
         self.watchers: Final[list[RequestWatcher]] = []
         self.started_s: Final = time.time()
         self.last_request_s = 0.0
@@ -118,6 +120,7 @@ class EngineHost:
         self.admission.enter(num_tokens)
         self.last_request_s = time.time()
         self._live.add(request_id)
+        self.prompts.came(request_id, num_prompt_tokens)
         self._is_idle.clear()
         end: RequestOutput | BaseException | None = None
         for watcher in self.watchers:
@@ -127,6 +130,7 @@ class EngineHost:
         )
         try:
             async for output in outputs:
+                self.prompts.progressed(output)
                 for watcher in self.watchers:
                     watcher.progressed(output)
                 if output.finished:
@@ -151,6 +155,7 @@ class EngineHost:
 
     def _leave(self, request_id: str, num_tokens: int) -> None:
         self.admission.leave(num_tokens)
+        self.prompts.left(request_id)
         self._live.discard(request_id)
         if not self._live:
             self._is_idle.set()

@@ -13,6 +13,7 @@ from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.metrics import EngineSnapshot
 
 from .engine_host import EngineHost, HostState
+from .prompt_load import PromptLoad
 from .served_model import ServedModel
 
 SERVER_TYPE: Final = "vllm-grpc"
@@ -95,17 +96,19 @@ def server_info(host: EngineHost) -> Any:
     )
 
 
-def loads(stats: EngineSnapshot, max_num_seqs: int, tokens_per_s: float) -> Any:
+def loads(
+    stats: EngineSnapshot, prompts: PromptLoad, max_num_seqs: int, tokens_per_s: float
+) -> Any:
     """Make a ``GetLoadsResponse``.
 
     Args:
         stats: of the engine's last step.
+        prompts: of the requests in the server.
         max_num_seqs: most sequences at once.
         tokens_per_s: generated lately.
     """
     # As vLLM counts: cached blocks that nobody owns are free.
     usage = 1.0 - stats.kv_free_blocks / stats.kv_total_blocks
-    num_queried = stats.prefix_cache_queries_total
     load = pb.SchedulerLoad(
         num_running_reqs=stats.num_requests_running,
         num_waiting_reqs=stats.num_requests_waiting,
@@ -115,8 +118,11 @@ def loads(stats: EngineSnapshot, max_num_seqs: int, tokens_per_s: float) -> Any:
         token_usage=usage,
         utilization=usage,
         gen_throughput=tokens_per_s,
-        cache_hit_rate=stats.prefix_cache_hits_total / max(num_queried, 1),
+        cache_hit_rate=prompts.hit_rate,
         max_running_requests=max_num_seqs,
+        num_waiting_uncached_tokens=prompts.num_waiting_uncached(
+            stats.num_requests_waiting
+        ),
     )
     return pb.GetLoadsResponse(
         timestamp=datetime.now(UTC).isoformat(),

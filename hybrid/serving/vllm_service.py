@@ -91,10 +91,13 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         return server_info(self._host)
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
-        """How busy the engine is."""
-        stats = self._host.stats()
+        """How busy the engine is, whatever rank and sections are asked for.
+
+        There is one rank, and one section that is always told.
+        """
+        host, stats = self._host, self._host.stats()
         rate = self._rate.look(stats.generation_tokens_total, time.monotonic())
-        return loads(stats, self._host.model.max_num_seqs, rate)
+        return loads(stats, host.prompts, host.model.max_num_seqs, rate)
 
     async def GetTokenizer(self, request: Any, context: Any) -> None:
         """The model's tokenizer files as one zip, in pieces."""

@@ -13,6 +13,7 @@ from smg_grpc_proto import vllm_engine_pb2 as pb
 import hybrid
 from hybrid import SamplingParams
 from hybrid.scheduler import StepPlan
+from hybrid.serving.prompt_load import PromptLoad
 from hybrid.serving.served_model import ServedModel
 from hybrid.serving.vllm_info import loads, model_info
 from hybrid.tokenizer.tokenizer import Tokenizer
@@ -176,7 +177,10 @@ def test_the_load_is_that_of_the_engine() -> None:
         params = SamplingParams(temperature=0, max_tokens=8)
         engine.add_request(str(number), list(range(1, 14)), params)
     engine.step()
-    answer = loads(engine.stats(), 1, 2.5)
+    prompts = PromptLoad()
+    for number in range(3):
+        prompts.came(str(number), 13)
+    answer = loads(engine.stats(), prompts, 1, 2.5)
     assert datetime.fromisoformat(answer.timestamp).tzinfo is not None
     assert answer.version == hybrid.__version__
     assert answer.dp_rank_count == len(answer.loads) == 1
@@ -189,20 +193,25 @@ def test_the_load_is_that_of_the_engine() -> None:
     assert load.max_running_requests == 1
     assert load.gen_throughput == 2.5
     assert load.cache_hit_rate == 0.0
+    assert load.num_waiting_uncached_tokens == 2 * 13
     while engine.has_unfinished_requests():
-        engine.step()
-    (load,) = loads(engine.stats(), 1, 0.0).loads
+        for output in engine.step():
+            prompts.progressed(output)
+    (load,) = loads(engine.stats(), prompts, 1, 0.0).loads
     assert (load.num_total_reqs, load.token_usage) == (0, 0.0)
     assert load.cache_hit_rate == pytest.approx(2 * 12 / (3 * 13))
+    assert load.num_waiting_uncached_tokens == 0
 
 
 def test_the_load_is_told_over_the_wire() -> None:
-    """Whatever sections a client asks for: there is one."""
+    """Whatever sections and rank a client asks for: there is one of each."""
 
     async def body(served: Served) -> Any:
-        return await served.stub.GetLoads(pb.GetLoadsRequest(include=["core"]))
+        asked = pb.GetLoadsRequest(dp_rank=1, include=["memory"])
+        return await served.stub.GetLoads(asked)
 
     (load,) = serve(make_engine(), body).loads
+    assert load.dp_rank == 0
     assert load.max_total_num_tokens == 128
     assert load.max_running_requests == 8
 
