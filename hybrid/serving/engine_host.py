@@ -6,18 +6,23 @@ Knows no protocol. Everything here runs in the event loop that serves.
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Final, Protocol
 
 from hybrid.async_engine import AsyncHybridEngine
+from hybrid.kv_event_hub import KvEventBatch
 from hybrid.metrics import EngineSnapshot
 from hybrid.outputs import RequestOutput
 from hybrid.prompt import Prompt
-from hybrid.scheduler import EngineClosed, SamplingParams
+from hybrid.scheduler import EngineClosed, Overloaded, SamplingParams
 
-from .admission import Admission, AdmissionLimits
+from .admission import RETRY_AFTER_S, Admission, AdmissionLimits
 from .prompt_load import PromptLoad
 from .served_model import ServedModel
+
+MAX_KV_SUBSCRIBERS: Final = 16
+"""Routers are few, and each costs the engine's thread a walk through all the cache."""
 
 
 class HostState(StrEnum):
@@ -70,6 +75,7 @@ class EngineHost:
         self.last_request_s = 0.0
         """Unix time of the newest request; 0: there was none."""
         self._is_draining = False
+        self._num_kv_subscribers = 0
         self._live: Final[set[str]] = set()
         self._is_idle: Final = asyncio.Event()
         self._is_idle.set()
@@ -159,6 +165,29 @@ class EngineHost:
         self._live.discard(request_id)
         if not self._live:
             self._is_idle.set()
+
+    async def subscribe_kv_events(self) -> AsyncGenerator[KvEventBatch]:
+        """Tell what the prefix cache holds; as the engine's own, within a limit.
+
+        Raises:
+            Overloaded: there are as many subscribers as may be, or this one has fallen
+                behind.
+            UnsupportedFeature: the engine's scheduler cannot tell.
+            EngineClosed: the engine has ended.
+        """
+        if self._num_kv_subscribers >= MAX_KV_SUBSCRIBERS:
+            raise Overloaded(
+                f"there are {MAX_KV_SUBSCRIBERS} subscribers to KV events, the most "
+                "that may be",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._num_kv_subscribers += 1
+        try:
+            async with aclosing(self.engine.subscribe_kv_events()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._num_kv_subscribers -= 1
 
     def abort(self, request_id: str) -> None:
         """End a request with finish reason ``abort``; unknown is no error."""

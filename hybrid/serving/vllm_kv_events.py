@@ -22,9 +22,9 @@ from hybrid.scheduler.kv_events import (
     KvEvent,
 )
 
-MAX_SNAPSHOT_TOKENS: Final = 2**18
-"""Of one message: with 5 bytes an id at most, and the hashes, well below the 4 MiB that
-clients take unless told otherwise. What a single step stores is far less."""
+MAX_SNAPSHOT_TOKENS: Final = 2**15
+"""Of one message, which is built in one go in the loop that serves everybody: some
+milliseconds. Well below the 4 MiB that clients take unless told otherwise."""
 
 
 class KvEventMessages:

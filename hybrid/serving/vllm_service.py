@@ -120,7 +120,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         # Clients wait for the headers, and an idle engine sends nothing else.
         await context.send_initial_metadata(())
         messages = KvEventMessages()
-        async with aclosing(self._host.engine.subscribe_kv_events()) as batches:
+        async with aclosing(self._host.subscribe_kv_events()) as batches:
             try:
                 async for batch in batches:
                     for message in messages.take(batch):
