@@ -19,7 +19,6 @@ from hybrid.scheduler import (
     DuplicateRequest,
     EngineClosed,
     EngineFailed,
-    GenerateRequest,
     SamplingParams,
 )
 from hybrid.scheduler.shown_value import shown
@@ -31,6 +30,7 @@ from .kv_event_hub import KvEventBatch, KvEventHub, KvSubscription
 from .metrics import EngineSnapshot
 from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
+from .processed_request import ProcessedRequest
 from .prompt import Prompt
 
 log = structlog.get_logger()
@@ -98,6 +98,7 @@ class AsyncHybridEngine:
 
         Raises:
             InvalidRequest: the request is at fault; nothing was queued.
+            Overloaded: too many other forms of answers are to be compiled first.
             EngineFailed: the engine failed while this request ran.
             EngineClosed: the engine has ended.
         """
@@ -107,15 +108,10 @@ class AsyncHybridEngine:
         self._mailboxes[request_id] = mailbox
         is_over = False
         try:
-            # Tokenizing a long prompt must not stall the loop.
-            request, text = await asyncio.to_thread(
-                self._engine.input_processor.process,
-                request_id,
-                prompt,
-                sampling_params,
-                priority=priority,
+            processed = await self._engine.input_processor.process_async(
+                request_id, prompt, sampling_params, priority=priority
             )
-            self._thread.send(partial(self._add, request, text, mailbox))
+            self._thread.send(partial(self._add, processed, mailbox))
             while not is_over:
                 output = await mailbox.get()
                 is_over = output.finished
@@ -226,18 +222,17 @@ class AsyncHybridEngine:
         self._error = error or self._error
         self._to_loop(self._fail_all)
 
-    def _add(
-        self, request: GenerateRequest, text: str | None, mailbox: OutputMailbox
-    ) -> None:
+    def _add(self, processed: ProcessedRequest, mailbox: OutputMailbox) -> None:
+        request_id = processed.request.request_id
         try:
-            self._engine.add_processed(request, text)
+            self._engine.add_processed(processed)
         except Exception as error:  # noqa: BLE001 - its own reader is told of it
             self._to_loop(partial(mailbox.fail, error))
         else:
-            self._owners[request.request_id] = mailbox
+            self._owners[request_id] = mailbox
             if mailbox.is_aborted:
                 # While its prompt was taken apart: it is told so, and never runs.
-                self._abort(request.request_id)
+                self._abort(request_id)
 
     def _leave(self, request_id: str, mailbox: OutputMailbox) -> None:
         """Abort a request whose reader has gone, if it is that reader's still."""

@@ -14,7 +14,6 @@ from hybrid.scheduler import (
     EngineClosed,
     ExecutorFailed,
     FinishReason,
-    GenerateRequest,
     KvEvent,
     SamplingParams,
     Scheduler,
@@ -22,6 +21,7 @@ from hybrid.scheduler import (
 )
 
 from .executor_calls import capabilities_of, close_executor
+from .grammar.compiler import GrammarCompiler
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot
@@ -29,6 +29,7 @@ from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .part_guard import PartGuard
 from .plugins.lifecycle import LifecycleHooks
+from .processed_request import ProcessedRequest
 from .prompt import Prompt
 from .result_check import ResultCheck
 from .sampler.sampled_step import SampledStep
@@ -56,6 +57,7 @@ class HybridEngine:
         *,
         sampler: Sampler,
         tokenizer: "Tokenizer | None" = None,
+        grammars: GrammarCompiler | None = None,
         block_size: int,
         max_logprobs: int = 20,
         max_model_len: int | None = None,
@@ -70,6 +72,7 @@ class HybridEngine:
             executor: loaded, its pool allocated.
             sampler: draws from the executor's logits.
             tokenizer: ``None`` takes and gives token ids only.
+            grammars: compiles the forms of answers; ``None`` refuses them.
             block_size: tokens per block, for the metrics.
             max_logprobs: most log-probabilities per position.
             max_model_len: lets a text too long by far be refused unread.
@@ -88,7 +91,7 @@ class HybridEngine:
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             max_model_len=max_model_len,
-            grammars=sampler.grammars,
+            grammars=grammars,
             clock=clock,
         )
         self._sampler: Final = sampler
@@ -127,23 +130,24 @@ class HybridEngine:
             UnsupportedFeature: the executor cannot do what it asks.
             EngineClosed: the engine has ended.
         """
-        request, text = self.input_processor.process(
+        processed = self.input_processor.process(
             request_id, prompt, sampling_params, priority=priority
         )
-        self.add_processed(request, text, stream=stream)
+        self.add_processed(processed, stream=stream)
 
     def add_processed(
-        self, request: GenerateRequest, text: str | None, *, stream: bool = True
+        self, processed: ProcessedRequest, *, stream: bool = True
     ) -> None:
         """Queue what ``input_processor`` made; see ``add_request``."""
         self._check_open()
+        request = processed.request
         self.scheduler.add(request)
         try:
-            self._sampler.add_request(request)
+            self._sampler.add_request(request, processed.form)
         except BaseException:
             self.scheduler.abort(request.request_id)
             raise
-        self._outputs.add(request, text, stream=stream)
+        self._outputs.add(request, processed.text, stream=stream)
 
     def step(self) -> list[RequestOutput]:
         """Run one step.

@@ -3,6 +3,7 @@
 Holds no state of a request: calls from several threads are safe.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +17,10 @@ from hybrid.scheduler import (
 )
 from hybrid.scheduler.sampling_params import SamplingParams
 from hybrid.scheduler.shown_value import shown
+from hybrid.scheduler.structured_output import StructuredOutput
 
 from .grammar.compiler import GrammarCompiler
+from .processed_request import ProcessedRequest
 from .prompt import Prompt, parse_prompt
 from .sampler.validation import check_params
 
@@ -86,13 +89,50 @@ class InputProcessor:
         params: SamplingParams | None,
         *,
         priority: int = 0,
-    ) -> tuple[GenerateRequest, str | None]:
-        """Make a request, and say what its prompt's text is, if it came as text.
+    ) -> ProcessedRequest:
+        """Make a request; takes as long as its form takes to compile.
 
         Raises:
             InvalidRequest: names the field, its value and the limit.
             UnsupportedFeature: the executor cannot do it.
+            Overloaded: too many other forms are to be compiled first.
         """
+        request, text = self._read(request_id, prompt, params, priority)
+        form = None
+        output = request.sampling_params.structured_output
+        if output is not None:
+            form = self._compiler_of(output).compile(output)
+        return ProcessedRequest(request, text, form)
+
+    async def process_async(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        *,
+        priority: int = 0,
+    ) -> ProcessedRequest:
+        """As ``process``, beside the event loop: a long prompt must not stall it.
+
+        A thread of the loop's pool is held for tokenizing, never for compiling.
+        """
+        request, text = await asyncio.to_thread(
+            self._read, request_id, prompt, params, priority
+        )
+        form = None
+        output = request.sampling_params.structured_output
+        if output is not None:
+            form = await self._compiler_of(output).compile_async(output)
+        return ProcessedRequest(request, text, form)
+
+    def _read(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        priority: int,
+    ) -> tuple[GenerateRequest, str | None]:
+        """Check and tokenize; the second is the prompt's text, if it came as one."""
         check_request_id(request_id)
         params = _checked(params)
         self._check_text_fields(params)
@@ -114,7 +154,6 @@ class InputProcessor:
             max_logprobs=self._max_logprobs,
         )
         self._check_capabilities(params)
-        self._check_structure(params)
         request = GenerateRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
@@ -164,18 +203,14 @@ class InputProcessor:
                     value=value,
                 )
 
-    def _check_structure(self, params: SamplingParams) -> None:
-        """Compile the form of the answer, which the sampler will find compiled."""
-        output = params.structured_output
-        if output is None:
-            return
+    def _compiler_of(self, output: StructuredOutput) -> GrammarCompiler:
         if self._grammars is None:
             raise InvalidRequest(
                 "structured_output needs text, but the engine has no tokenizer",
                 field="structured_output",
                 value=output.kind.value,
             )
-        self._grammars.compile(output)
+        return self._grammars
 
     def _check_capabilities(self, params: SamplingParams) -> None:
         """Refuse what the executor would have to drop in silence."""

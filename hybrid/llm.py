@@ -8,7 +8,6 @@ from typing import Any, Final, Self
 from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler import (
     EngineFailed,
-    GenerateRequest,
     InvalidRequest,
     SamplingParams,
 )
@@ -19,6 +18,7 @@ from .engine import HybridEngine
 from .engine_builder import build_engine
 from .engine_config import EngineConfig
 from .outputs import RequestOutput
+from .processed_request import ProcessedRequest
 from .prompt import Prompt, TokensPrompt, is_one_prompt
 
 Message = Mapping[str, Any]
@@ -132,10 +132,10 @@ class LLM:
         The request runs while its iterator, or anything else of this engine, is
         driven; leaving the iterator early aborts it. Several may be open at once.
         """
-        request, text = self.llm_engine.input_processor.process(
+        processed = self.llm_engine.input_processor.process(
             next(self._ids), prompt, sampling_params
         )
-        return self._follow(request, text)
+        return self._follow(processed)
 
     def stream_chat(
         self,
@@ -173,12 +173,10 @@ class LLM:
         ids = tokenizer.apply_chat_template(messages, **options)
         return {"prompt_token_ids": ids}
 
-    def _follow(
-        self, request: GenerateRequest, text: str | None
-    ) -> Iterator[RequestOutput]:
+    def _follow(self, processed: ProcessedRequest) -> Iterator[RequestOutput]:
         """Run a request as far as its answers are asked for."""
-        engine, request_id = self.llm_engine, request.request_id
-        engine.add_processed(request, text)
+        engine, request_id = self.llm_engine, processed.request.request_id
+        engine.add_processed(processed)
         self._streams[request_id] = None
         try:
             while True:
@@ -215,7 +213,7 @@ class LLM:
         prompts: Sequence[Prompt],
         params: Sequence[SamplingParams | None],
         priorities: Sequence[int | None],
-    ) -> list[tuple[GenerateRequest, str | None]]:
+    ) -> list[ProcessedRequest]:
         """Check every prompt before any is queued; an error says which it was."""
         processed = []
         for index, prompt in enumerate(prompts):
@@ -244,11 +242,11 @@ class LLM:
     ) -> list[RequestOutput]:
         engine = self.llm_engine
         processed = self._process(prompts, params, priorities)
-        ids = [request.request_id for request, _ in processed]
+        ids = [one.request.request_id for one in processed]
         done: dict[str, RequestOutput] = {}
         try:
-            for request, text in processed:
-                engine.add_processed(request, text, stream=False)
+            for one in processed:
+                engine.add_processed(one, stream=False)
             with BatchProgress(len(ids), is_shown=use_tqdm) as progress:
                 while len(done) < len(ids) and engine.has_unfinished_requests():
                     for output in self._step():

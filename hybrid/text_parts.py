@@ -49,7 +49,7 @@ def make_sampler(
         config: checked options.
         plugins: offer the processors that are named.
         vocab_size: columns of the logits.
-        tokenizer: knows which ids exist, spells bad words and forms of answers.
+        tokenizer: knows which ids exist, spells bad words.
     """
     choices = config.logits_processors
     return Sampler(
@@ -58,11 +58,13 @@ def make_sampler(
         seed=config.seed,
         encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
         logits_processors=make_logits_processors(plugins, choices),
-        grammars=None if tokenizer is None else _grammar_compiler(tokenizer),
     )
 
 
-def _grammar_compiler(tokenizer: "Tokenizer") -> GrammarCompiler:
+def make_grammar_compiler(tokenizer: "Tokenizer | None") -> GrammarCompiler | None:
+    """Make what compiles the forms of answers; without text there is none."""
+    if tokenizer is None:
+        return None
     return GrammarCompiler(
         tokenizer.backend, tokenizer.vocab_size, tokenizer.eos_token_ids
     )

@@ -1,6 +1,7 @@
-"""What an answer must look like: a value, checked for shape and size alone.
+"""What an answer must look like: a value, checked for shape alone.
 
-Whether a schema or a grammar means anything is found out by who compiles it.
+Whether a schema or a grammar means anything, and whether it is too much, is found out
+by who compiles it.
 """
 
 from dataclasses import dataclass
@@ -11,11 +12,6 @@ from .errors import InvalidRequest
 from .field_checks import as_texts, fault
 from .shown_value import shown
 
-MAX_FORM_CHARACTERS: Final = 2**17
-"""Of a schema, a pattern, tags, or all choices together. Bounds the time, the memory
-and the depth of recursion of compiling them."""
-MAX_GRAMMAR_CHARACTERS: Final = 2**15
-"""Of a grammar, whose rules take time by the square of their number."""
 _FIELD: Final = "structured_output"
 
 
@@ -41,7 +37,7 @@ class StructuredOutput:
     """The form of an answer; see ``GrammarKind``.
 
     Raises:
-        InvalidRequest: a part is missing, out of place or too long.
+        InvalidRequest: a part is missing or out of place.
     """
 
     kind: GrammarKind
@@ -78,15 +74,6 @@ class StructuredOutput:
                     field=_FIELD,
                     value=value,
                 )
-        is_grammar = self.kind is GrammarKind.GRAMMAR
-        limit = MAX_GRAMMAR_CHARACTERS if is_grammar else MAX_FORM_CHARACTERS
-        if self.num_characters > limit:
-            raise InvalidRequest(
-                f"{_FIELD} ({self.kind.value}) has {self.num_characters} characters, "
-                f"at most {limit}",
-                field=_FIELD,
-                value=self.num_characters,
-            )
 
 
 def _as_kind(value: object) -> GrammarKind:

@@ -6,7 +6,8 @@ llguidance counts its own steps, and what recurses does so on a stack made for i
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,6 +15,15 @@ import numpy as np
 from hybrid.scheduler.errors import InvalidRequest, UnsupportedFeature
 from hybrid.scheduler.structured_output import StructuredOutput
 
+from .compile_queue import CompileQueue
+from .form_limits import (
+    MAX_CACHED,
+    MAX_CACHED_CHARACTERS,
+    MAX_LEXER_STATES,
+    MAX_ROW_ITEMS,
+    MAX_STEP_FUEL,
+    check_size,
+)
 from .grammar_source import grammar_source
 from .grammar_state import GrammarState
 
@@ -21,25 +31,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from tokenizers import Tokenizer
 
-MAX_CACHED: Final = 64
-MAX_CACHED_CHARACTERS: Final = 2**20
-"""Of all kept descriptions together: compiled, each takes some hundred times that."""
-STACK_BYTES: Final = 2**29
-"""Of address space; what is not used is never allocated. Rules that lead to each other,
-as many as a description may have, were seen to take 130 MiB, and a stack that overflows
-ends the process."""
-COMPILE_TIMEOUT_S: Final = 30.0
-"""The longest that was seen took three. The thread cannot be stopped, only left."""
 MAX_REASON_CHARACTERS: Final = 300
-_MAX_STEP_FUEL: Final = 50_000
-"""Of one mask, a quarter of the usual: it is made between two steps of everyone. The
-dearest that was seen took 25 ms, those of usual forms some microseconds."""
-_MAX_ROW_ITEMS: Final = 20_000
-"""Ten times the usual, which an object of 500 optional properties exceeds."""
-_MAX_LEXER_STATES: Final = 50_000
-"""About 2 kB each, for the longest answer."""
-_STACK_SIZE_LOCK: Final = threading.Lock()
-"""Of the module, as the size of the next thread's stack is the process's."""
 
 
 class GrammarCompiler:
@@ -61,76 +53,79 @@ class GrammarCompiler:
         self._lock: Final = threading.Lock()
         self._vocabulary_lock: Final = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
-        self._matchers: Final[OrderedDict[StructuredOutput, LLMatcher]] = OrderedDict()
+        self._kept: Final[OrderedDict[StructuredOutput, GrammarState]] = OrderedDict()
+        self._queue: Final = CompileQueue(self._compile_and_keep)
 
     @property
     def num_cached(self) -> int:
         """Forms that are kept."""
-        return len(self._matchers)
+        return len(self._kept)
 
-    def compile(self, output: StructuredOutput) -> None:
-        """Make sure that the form can be followed; takes up to some seconds.
+    def compile(self, output: StructuredOutput) -> GrammarState:
+        """Make the beginning of an answer; takes up to some seconds for a new form.
+
+        Returns:
+            The caller's own: nothing is compiled for it again.
 
         Raises:
-            InvalidRequest: it is malformed, asks for what cannot be promised or takes
-                too much work; or llguidance is not installed.
+            InvalidRequest: it is malformed, too long, asks for what cannot be promised
+                or takes too much work; or llguidance is not installed.
             UnsupportedFeature: nothing is known of this tokenizer's bytes.
+            Overloaded: too many other forms are to be compiled first.
         """
-        self._matcher(output)
+        state = self._find(output)
+        if state is None:
+            with _refusal_of(output):
+                state = self._queue.run(output)
+        return state.copy()
 
-    def start(self, output: StructuredOutput) -> GrammarState:
-        """The beginning of an answer; quick where ``compile`` has just been called.
+    async def compile_async(self, output: StructuredOutput) -> GrammarState:
+        """As ``compile``, holding neither the event loop nor a thread of its pool."""
+        state = self._find(output)
+        if state is None:
+            with _refusal_of(output):
+                state = await self._queue.run_async(output)
+        return state.copy()
 
-        Raises:
-            InvalidRequest: see ``compile``.
-            UnsupportedFeature: see ``compile``.
-        """
-        matcher = self._matcher(output).deep_copy()
-        return GrammarState(matcher, self._textual_eos())
-
-    def _matcher(self, output: StructuredOutput) -> "LLMatcher":
+    def _find(self, output: StructuredOutput) -> GrammarState | None:
+        check_size(output)
         with self._lock:
-            matcher = self._matchers.get(output)
-            if matcher is not None:
-                self._matchers.move_to_end(output)
-                return matcher
-        # Outside the lock: a form that is kept need not wait for one that is not.
-        matcher = self._compile(output)
-        with self._lock:
-            self._matchers[output] = matcher
-            while self._is_full():
-                self._matchers.popitem(last=False)
-        return matcher
+            state = self._kept.get(output)
+            if state is not None:
+                self._kept.move_to_end(output)
+            return state
+
+    def _compile_and_keep(self, output: StructuredOutput) -> GrammarState:
+        # Its last job may have ended since the caller looked.
+        state = self._find(output)
+        if state is None:
+            state = GrammarState(self._compile(output), self._textual_eos())
+            with self._lock:
+                self._kept[output] = state
+                while self._is_full():
+                    self._kept.popitem(last=False)
+        return state
 
     def _is_full(self) -> bool:
-        sizes = (output.num_characters for output in self._matchers)
-        return len(self._matchers) > MAX_CACHED or sum(sizes) > MAX_CACHED_CHARACTERS
+        sizes = (output.num_characters for output in self._kept)
+        return len(self._kept) > MAX_CACHED or sum(sizes) > MAX_CACHED_CHARACTERS
 
     def _compile(self, output: StructuredOutput) -> "LLMatcher":
         vocabulary = self._loaded_vocabulary()
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415 - an extra
 
         limits = LLParserLimits(
-            max_items_in_row=_MAX_ROW_ITEMS,
-            step_lexer_fuel=_MAX_STEP_FUEL,
-            max_lexer_states=_MAX_LEXER_STATES,
+            max_items_in_row=MAX_ROW_ITEMS,
+            step_lexer_fuel=MAX_STEP_FUEL,
+            max_lexer_states=MAX_LEXER_STATES,
             verbose_errors=False,
         )
-        special = self._special_tokens(vocabulary)
-
-        def work() -> LLMatcher:
-            source = grammar_source(output, special)
-            matcher = LLMatcher(vocabulary, source, log_level=0, limits=limits)
-            # The first mask is the dear one, and meets limits that compiling does not.
-            matcher.compute_logit_bias()
-            return matcher
-
-        try:
-            matcher = _run_on_deep_stack(work)
-        except (ValueError, RecursionError, TimeoutError) as error:
-            raise _refused(output, str(error)) from error
+        source = grammar_source(output, self._special_tokens(vocabulary))
+        matcher = LLMatcher(vocabulary, source, log_level=0, limits=limits)
+        # The first mask is the dear one, and meets limits that compiling does not.
+        matcher.compute_logit_bias()
         if matcher.is_error():
-            raise _refused(output, matcher.get_error())
+            raise ValueError(matcher.get_error())
         return matcher
 
     def _textual_eos(self) -> "np.typing.NDArray[np.intp]":
@@ -181,30 +176,13 @@ class GrammarCompiler:
             ) from error
 
 
-def _run_on_deep_stack(work: "Callable[[], LLMatcher]") -> "LLMatcher":
-    """Run ``work`` in a thread of its own; its result, or its error raised."""
-    done: list[LLMatcher] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="hybrid-grammar", daemon=True)
-    with _STACK_SIZE_LOCK:
-        usual = threading.stack_size(STACK_BYTES)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(usual)
-    thread.join(COMPILE_TIMEOUT_S)
-    if failed:
-        raise failed[0]
-    if not done:
-        raise TimeoutError(f"it takes more than {COMPILE_TIMEOUT_S:g} s to compile")
-    return done[0]
+@contextmanager
+def _refusal_of(output: StructuredOutput) -> Iterator[None]:
+    """Turn what compiling a form raises into a refusal of it."""
+    try:
+        yield
+    except (ValueError, RecursionError, TimeoutError) as error:
+        raise _refused(output, str(error)) from error
 
 
 def _refused(output: StructuredOutput, reason: str) -> InvalidRequest:

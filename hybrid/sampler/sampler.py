@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.backends.interface import ForwardResult
-from hybrid.grammar.compiler import GrammarCompiler
 from hybrid.grammar.grammar_state import GrammarState
 from hybrid.scheduler.errors import SamplingFailed, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
@@ -51,7 +50,6 @@ class Sampler:
         seed: int = 0,
         encode_bad_word: BadWordEncoder | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
-        grammars: GrammarCompiler | None = None,
     ) -> None:
         """Start without requests.
 
@@ -63,14 +61,12 @@ class Sampler:
                 added gets the i-th.
             encode_bad_word: without it ``bad_words`` are refused.
             logits_processors: applied in this order to the requests each names.
-            grammars: without it ``structured_output`` is refused.
         """
         self._vocab_size = vocab_size
         self._num_ids = min(vocab_size, num_valid_ids or vocab_size)
         self._seed = seed
         self._encode_bad_word = encode_bad_word
         self._processors = tuple(logits_processors)
-        self._grammars = grammars
         self._requests: dict[str, RequestSampler] = {}
         self._num_arrived = 0
 
@@ -85,25 +81,31 @@ class Sampler:
         return self._num_ids
 
     @property
-    def grammars(self) -> GrammarCompiler | None:
-        """What compiles the forms of answers; ``None``: nothing does."""
-        return self._grammars
-
-    @property
     def num_requests(self) -> int:
         """Requests with a sequence that has not been released."""
         return len(self._requests)
 
-    def add_request(self, request: GenerateRequest) -> None:
+    def add_request(
+        self, request: GenerateRequest, form: GrammarState | None = None
+    ) -> None:
         """Prepare for a request that the scheduler has admitted.
 
         An ended request of the same id whose release is still to come makes way.
 
+        Args:
+            request: checked against the vocabulary already.
+            form: its ``structured_output``, at the beginning; this sampler's own.
+
         Raises:
             UnsupportedFeature: ``bad_words`` without an encoder, or
-                ``structured_output`` without a compiler.
+                ``structured_output`` without its ``form``.
             SamplingFailed: a logits processor cannot say whether it applies.
         """
+        output = request.sampling_params.structured_output
+        if output is not None and form is None:
+            raise UnsupportedFeature(
+                f"structured_output has a {output.kind.value} that nobody has compiled"
+            )
         seed = request.sampling_params.seed
         if seed is None:
             seed = derive_seed(self._seed, self._num_arrived)
@@ -113,7 +115,7 @@ class Sampler:
             num_ids=self._num_ids,
             bad_words=self._spell_bad_words(request),
             processors=self._processors,
-            grammar=self._start_grammar(request),
+            grammar=form,
         )
         # From here on nothing raises: a refused request leaves no trace.
         self._num_arrived += 1
@@ -184,17 +186,6 @@ class Sampler:
                 )
             sequences.extend(self._encode_bad_word(word))
         return sequences
-
-    def _start_grammar(self, request: GenerateRequest) -> GrammarState | None:
-        output = request.sampling_params.structured_output
-        if output is None:
-            return None
-        if self._grammars is None:
-            raise UnsupportedFeature(
-                f"structured_output has a {output.kind.value}, but this engine has no "
-                "tokenizer to spell it"
-            )
-        return self._grammars.start(output)
 
     def _view(self, result: ForwardResult) -> NDArray[np.float32]:
         """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""

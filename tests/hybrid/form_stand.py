@@ -129,11 +129,9 @@ def answer(
     """Draw one answer, token by token, from what ``rows`` gives."""
     tokenizer = make()
     columns = num_ids(tokenizer) + NUM_PADDING_COLUMNS
-    sampler = Sampler(
-        columns, num_valid_ids=num_ids(tokenizer), grammars=compiler_of(make, eos)
-    )
+    sampler = Sampler(columns, num_valid_ids=num_ids(tokenizer))
     request = make_request(eos=eos, structured_output=output, **params)
-    sampler.add_request(request)
+    sampler.add_request(request, compiler_of(make, eos).compile(output))
     drawn: list[int] = []
     reason = FinishReason.LENGTH
     while len(drawn) < max_tokens:

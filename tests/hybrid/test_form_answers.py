@@ -247,12 +247,13 @@ def test_an_answer_without_a_form_is_drawn_as_before() -> None:
     columns = num_ids(byte_level())
     row = random_logits(5)(0, columns)
     free = make_request("free", seed=9)
-    held = make_request("held", seed=9, structured_output=form("regex", "[0-9]+"))
+    digits = form("regex", "[0-9]+")
+    held = make_request("held", seed=9, structured_output=digits)
     alone = Sampler(columns)
     alone.add_request(free)
-    both = Sampler(columns, grammars=compiler_of())
-    for request in (free, held):
-        both.add_request(request)
+    both = Sampler(columns)
+    both.add_request(free)
+    both.add_request(held, compiler_of().compile(digits))
     sampled = step(both, [(free, row), (held, row)])
     assert sampled.token_ids[0] == step(alone, [(free, row)]).token_ids[0]
     assert byte_level().decode([sampled.token_ids[1][0]]).isdigit()

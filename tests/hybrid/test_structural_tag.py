@@ -48,7 +48,7 @@ def tag_form(part: dict[str, Any]) -> StructuredOutput:
 
 def spell(output: StructuredOutput, text: str) -> list[int] | None:
     """The tokens of a whole answer that is ``text``; ``None`` if it may not be that."""
-    state = compiler_of().start(output)
+    state = compiler_of().compile(output)
     rest, drawn = text.encode(), []
     while True:
         row = np.zeros(num_ids(byte_level()), np.float32)
@@ -174,7 +174,7 @@ def test_a_special_token_in_a_tag_is_the_token_itself() -> None:
     call = byte_level().token_to_id("<|call|>")
     assert drawn.count(call) == 2
     row = np.zeros(num_ids(byte_level()), np.float32)
-    compiler_of().start(tag_form(part | {"at_least_one": True})).apply(row)
+    compiler_of().compile(tag_form(part | {"at_least_one": True})).apply(row)
     assert np.flatnonzero(np.isfinite(row)).tolist() == [call]
 
 

@@ -1,4 +1,4 @@
-"""The form of an answer as a value: shape and size, before anything is compiled."""
+"""The form of an answer as a value: shape, before anything is compiled."""
 
 import copy
 import pickle
@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from hybrid.scheduler import GrammarKind, InvalidRequest, SamplingParams
-from hybrid.scheduler.structured_output import (
-    MAX_FORM_CHARACTERS,
-    MAX_GRAMMAR_CHARACTERS,
-    StructuredOutput,
-)
+from hybrid.scheduler.structured_output import StructuredOutput
 
 TEXTUAL = ["json_schema", "regex", "grammar", "structural_tag"]
 
@@ -42,22 +38,6 @@ def test_a_malformed_form_names_its_field(
     with pytest.raises(InvalidRequest, match=r"^structured_output") as caught:
         StructuredOutput(kind, text, choices)
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize("kind", [*TEXTUAL, "choice"])
-def test_the_size_is_limited(kind: str) -> None:
-    """The limit itself is taken, one character more names the limit."""
-    limit = MAX_GRAMMAR_CHARACTERS if kind == "grammar" else MAX_FORM_CHARACTERS
-
-    def make(size: int) -> StructuredOutput:
-        if kind == "choice":
-            return StructuredOutput(GrammarKind.CHOICE, choices=("a", "b" * (size - 1)))
-        return StructuredOutput(GrammarKind(kind), "a" * size)
-
-    assert make(limit).num_characters == limit
-    with pytest.raises(InvalidRequest, match=rf"at most {limit}$") as caught:
-        make(limit + 1)
-    assert caught.value.value == limit + 1
 
 
 def test_names_and_lists_come_in_one_shape() -> None:

@@ -21,6 +21,7 @@ from hybrid import (
 from hybrid.backends.interface import Capabilities
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.engine import HybridEngine
+from hybrid.grammar import compiler
 from hybrid.scheduler import GenerateRequest
 from hybrid.testing import check_whole
 from tests.hybrid.cli_stand import write_tiny_model
@@ -199,6 +200,27 @@ def test_a_bad_form_is_refused_before_anything_is_queued(llm: LLM) -> None:
         llm.generate(PROMPTS[:2], [HOT, SamplingParams(structured_output=bad)])
     assert caught.value.field == "structured_output"
     assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_a_form_that_is_kept_no_more_is_not_compiled_in_the_engine(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request brings its form along: between two steps there is no time for it."""
+    engine = llm.llm_engine
+    processed = engine.input_processor.process("evicted", "x", held("[ab]c"))
+    monkeypatch.setattr(compiler, "MAX_CACHED", 1)
+    engine.input_processor.process("unused", "x", held("other"))
+
+    def never(*_: Any) -> str:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(compiler, "grammar_source", never)
+    engine.add_processed(processed)
+    outputs: list[RequestOutput] = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    (text,) = texts_of(outputs[-1:])
+    assert text in ("ac", "bc")
 
 
 def test_an_engine_without_text_refuses_a_form() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,42 @@ def test_others_are_served_while_a_form_is_compiled(
         assert not waiting.done()
         may_end.set()
         assert (await waiting)[-1].outputs[0].text in FORM.choices
+
+    try:
+        serve(start(tmp_path), body)
+    finally:
+        may_end.set()
+
+
+def test_held_forms_hold_up_no_request_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the end of the server: the loop's own threads are fewer than the forms."""
+    may_end = threading.Event()
+
+    def held(*_: Any) -> str:
+        assert may_end.wait(60)
+        raise ValueError("held up")
+
+    monkeypatch.setattr(compiler, "grammar_source", held)
+
+    async def body(serving: AsyncHybridEngine) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        forms = [StructuredOutput(GrammarKind.REGEX, f"a{i}") for i in range(12)]
+        waiting = [
+            asyncio.create_task(
+                collect(serving.generate("x", SamplingParams(structured_output=form)))
+            )
+            for form in forms
+        ]
+        for _ in range(3):
+            other = await collect(serving.generate("y", SamplingParams(max_tokens=4)))
+            assert len(other[-1].outputs[0].token_ids) == 4
+        await serving.close()
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     try:
         serve(start(tmp_path), body)
