@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto.generated import common_pb2
 
 from tests.serving.serve_process import (
@@ -163,7 +164,11 @@ def test_health_is_told_while_a_step_burns_the_processor(tmp_path: Path) -> None
     ):
         server.set_gate("hold")
         (stream,) = open_streams(client, 1)
-        assert [client.health() for _ in range(20)] == [SERVING] * 20
+        for _ in range(20):
+            assert client.health() == SERVING
+            own = client.engine.HealthCheck(pb.HealthCheckRequest(), timeout=60)
+            assert own.healthy
+        assert client.num_active() == 1
         server.open_gate("hold")
         assert last_of(stream).finish_reason == "length"
 
@@ -201,8 +206,7 @@ def test_sigterm_before_it_is_ready_ends_it_in_order(tmp_path: Path) -> None:
         server.signal()
         children = server.children()
         assert server.wait() == 0
-        for child in children:
-            until(lambda child=child: is_gone(child))
+        until(lambda: all(map(is_gone, children)))
 
 
 LATE_TO_FAIL = """
