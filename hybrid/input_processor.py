@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     # Text is an extra: without it the engine takes and gives token ids.
     from .tokenizer.tokenizer import Tokenizer
 
+MAX_REQUEST_ID_CHARACTERS: Final = 256
+"""It is kept, logged and traced with all that happens to a request."""
 SLACK: Final = 4
 """Normalisation may merge some characters into one before tokens are made."""
 PLAIN_DRAW: Final[dict[str, Any]] = {
@@ -235,13 +237,20 @@ def check_request_id(request_id: Any) -> None:
     """Refuse what is no name for a request.
 
     Raises:
-        InvalidRequest: it is no text, or empty.
+        InvalidRequest: it is no text, empty, or too long.
     """
     if not isinstance(request_id, str) or not request_id:
         raise InvalidRequest(
             f"request_id is {shown(request_id)}, must be a text that is not empty",
             field="request_id",
             value=request_id,
+        )
+    if len(request_id) > MAX_REQUEST_ID_CHARACTERS:
+        raise InvalidRequest(
+            f"request_id has {len(request_id)} characters, at most "
+            f"{MAX_REQUEST_ID_CHARACTERS}",
+            field="request_id",
+            value=len(request_id),
         )
 
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 import grpc
 
 from hybrid._version import __version__
+from hybrid.input_processor import check_request_id
 from hybrid.outputs import RequestOutput
 from hybrid.scheduler import InvalidRequest
 
@@ -28,6 +29,7 @@ from .kserve_request import (
     parse_infer_request,
 )
 from .kserve_stream import InferStream
+from .live_requests import with_suffix
 from .rpc_errors import errors_as_status
 
 _UNARY: Final = (
@@ -114,11 +116,13 @@ class KServeService:
     def _outputs(
         self, request: Any, parsed: InferRequest
     ) -> AsyncGenerator[RequestOutput]:
+        client_id = request.id or "kserve"
+        check_request_id(client_id)
         return self._host.generate(
             parsed.prompt,
             parsed.params,
             # Clients choose their ids, and two may choose the same.
-            request_id=f"{request.id or 'kserve'}-{uuid4().hex}",
+            request_id=with_suffix(client_id, f"-{uuid4().hex}"),
             num_prompt_tokens=parsed.num_prompt_tokens,
         )
 

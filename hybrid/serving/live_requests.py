@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Final
 
-from hybrid.input_processor import check_request_id
+from hybrid.input_processor import MAX_REQUEST_ID_CHARACTERS, check_request_id
 
 
 class LiveRequests:
@@ -25,12 +25,12 @@ class LiveRequests:
         """Hold an id of the engine for a request: the client's, if it is free.
 
         Raises:
-            InvalidRequest: the client gave none.
+            InvalidRequest: the client gave none, or one that is too long.
         """
         check_request_id(client_id)
         engine_id = client_id
         while engine_id in self._taken:
-            engine_id = f"{client_id}#{next(self._numbers)}"
+            engine_id = with_suffix(client_id, f"#{next(self._numbers)}")
         self._taken.add(engine_id)
         siblings = self._engine_ids.setdefault(client_id, set())
         siblings.add(engine_id)
@@ -45,3 +45,8 @@ class LiveRequests:
     def engine_ids(self, client_id: str) -> tuple[str, ...]:
         """All that run under a client's id; none if it is unknown."""
         return tuple(self._engine_ids.get(client_id, ()))
+
+
+def with_suffix(client_id: str, suffix: str) -> str:
+    """A name of ours after a client's, cut to what the engine takes."""
+    return client_id[: MAX_REQUEST_ID_CHARACTERS - len(suffix)] + suffix

@@ -100,12 +100,12 @@ def test_a_panic_on_the_engines_thread_tells_every_reader() -> None:
     serve(make_engine(num_blocks=200, executor=FaultyExecutor(fault)), body)
 
 
-@pytest.mark.parametrize("request_id", ["", 5, b"a", [1]])
-def test_a_request_id_that_is_no_text_is_refused(request_id: object) -> None:
+@pytest.mark.parametrize("request_id", ["", 5, b"a", [1], "a" * 257])
+def test_a_request_id_that_is_no_name_is_refused(request_id: object) -> None:
     """Neither as a new request nor anywhere near the engine's thread."""
 
     async def body(serving: AsyncHybridEngine) -> None:
-        with pytest.raises(InvalidRequest, match="request_id is"):
+        with pytest.raises(InvalidRequest, match=r"request_id (is|has 257 char)"):
             await anext(serving.generate([1], GREEDY, request_id=request_id))
         await read(serving, [1], GREEDY)
 

@@ -219,6 +219,10 @@ FAULTS: dict[str, tuple[Message, str]] = {
         altered(lambda m: m.outputs.add(name="picture")),
         "picture",
     ),
+    "an id without end": (
+        altered(lambda m: setattr(m, "id", "i" * 257)),
+        "257 characters, at most 256",
+    ),
     "a stream": (streamed(), "ModelStreamInfer"),
     "a prompt that is too long": (infer_request("x" * 9999), "max_model_len"),
 }

@@ -3,6 +3,7 @@
 import pytest
 
 from hybrid import InvalidRequest
+from hybrid.input_processor import check_request_id
 from hybrid.serving.live_requests import LiveRequests
 
 
@@ -76,3 +77,13 @@ def test_an_id_is_needed() -> None:
     """Without one it could not be aborted."""
     with pytest.raises(InvalidRequest, match="request_id"):
         LiveRequests().entered("").__enter__()
+
+
+def test_a_long_id_is_renamed_within_the_engines_limit() -> None:
+    """Two clients may choose the same name of 256 characters; none of 257."""
+    live, longest = LiveRequests(), "a" * 256
+    with live.entered(longest) as first, live.entered(longest) as second:
+        check_request_id(second)
+        assert set(live.engine_ids(longest)) == {first, second}
+    with pytest.raises(InvalidRequest, match="257 characters, at most 256"):
+        live.entered(longest + "a").__enter__()
