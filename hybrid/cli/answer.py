@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hybrid.scheduler.errors import HybridError, SamplingFailed
+from hybrid.scheduler.errors import EngineClosed, HybridError, SamplingFailed
+from hybrid.scheduler.interface import FinishReason
 
 from .standard_streams import stdout
 
@@ -88,6 +89,7 @@ def follow(
 
     Raises:
         SamplingFailed: the request ended in an error; its text so far is written.
+        EngineClosed: somebody else ended it.
         HybridError: the same of whatever ``outputs`` raises.
     """
     started_s = time.perf_counter()
@@ -104,8 +106,8 @@ def follow(
                 num_written = len(text)
             if stopped():
                 break
-        if last is not None and last.error is not None:
-            raise SamplingFailed(last.error, request_id=last.request_id)
+        if last is not None and not stopped():
+            _check_end(last)
     except HybridError:
         # What is told of it starts a line of its own.
         if num_written:
@@ -119,6 +121,14 @@ def follow(
     if last is None:
         return None
     return Answer(last, first_s or 0.0, time.perf_counter() - started_s)
+
+
+def _check_end(output: "RequestOutput") -> None:
+    if output.error is not None:
+        raise SamplingFailed(output.error, request_id=output.request_id)
+    reasons = [sample.finish_reason for sample in output.outputs]
+    if FinishReason.ABORT in reasons:
+        raise EngineClosed("the answer is cut off: whoever serves it ended it")
 
 
 def write_now(text: str) -> None:

@@ -89,6 +89,8 @@ def _prepare_process() -> None:
     # of 10 for a short answer on two busy cores). Ten thousand rounds still cover the
     # gap to the next operation. Read once, by libgomp.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # gRPC writes of every failed handshake to stderr, past our log and in its own form.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)

@@ -5,6 +5,7 @@ Nothing that a server sends is trusted: neither its size, nor its names, nor its
 
 import hashlib
 import io
+import shutil
 import stat
 import zipfile
 import zlib
@@ -31,7 +32,9 @@ _BROKEN: Final = (
     NotImplementedError,  # a way of packing that this Python lacks
     RuntimeError,  # a password is wanted
     UnicodeDecodeError,
+    OSError,  # names that clash, or that no file can have
 )
+PIECE_BYTES: Final = 1 << 20
 
 
 class TokenizerDownload:
@@ -90,8 +93,10 @@ class TokenizerDownload:
                     continue
                 path = folder / entry.filename
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Reads no more than the size that was checked, whatever is packed.
-                path.write_bytes(archive.read(entry))
+                # Piece by piece, to the size that was checked: whatever more is packed
+                # is never unpacked.
+                with archive.open(entry) as packed, path.open("xb") as file:
+                    shutil.copyfileobj(packed, file, PIECE_BYTES)
 
 
 def says_none(error: BaseException) -> bool:
@@ -109,6 +114,9 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise _fault(f"its entry {shown(entry.filename)} is no plain file")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # Of the others Python unpacks as much as there is at once.
+        raise _fault(f"its entry {shown(entry.filename)} is packed in an odd way")
 
 
 def _check(what: str, count: int, limit: int) -> None:

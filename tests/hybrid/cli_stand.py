@@ -88,6 +88,7 @@ class ScriptedLLM:
     """Raised in place of an answer."""
     breaks_off: str | None = None
     """What an answer ends with, in place of its end."""
+    last_reason = FinishReason.STOP
     instances: list["ScriptedLLM"]
 
     def __init__(self, **keywords: Any) -> None:
@@ -115,7 +116,7 @@ class ScriptedLLM:
                 broken = make_output(texts, reason=FinishReason.ERROR)
                 yield replace(broken, error=self.breaks_off)
                 return
-            yield make_output(texts, reason=FinishReason.STOP)
+            yield make_output(texts, reason=self.last_reason)
         except GeneratorExit:
             self.num_aborted += 1
             raise

@@ -11,6 +11,7 @@ import hybrid
 from hybrid.cli import run
 from hybrid.cli.standard_streams import MAX_NOTE_CHARACTERS
 from hybrid.scheduler.errors import ExecutorFailed
+from hybrid.scheduler.interface import FinishReason
 from tests.hybrid.cli_stand import ScriptedLLM, new_scripted_llm, write_tiny_model
 from tests.source_tree import ROOT
 
@@ -50,6 +51,17 @@ def test_an_answer_that_breaks_off_is_an_error(
     assert capsys.readouterr() == ("Paris.\n", "error: highest logit is nan\n")
     assert run(["generate", "-m", "x", "p", "--json"]) == 1
     assert capsys.readouterr() == ("", "error: highest logit is nan\n")
+
+
+def test_an_answer_that_somebody_else_ended_is_an_error(
+    llm: type[ScriptedLLM], capsys: Captured
+) -> None:
+    """A server that shuts down, for one: a script must not take it for the whole."""
+    llm.last_reason = FinishReason.ABORT
+    assert run(["generate", "-m", "x", "p"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "Paris.\n"
+    assert err == "error: the answer is cut off: whoever serves it ended it\n"
 
 
 def test_a_traceback_is_there_for_who_wants_it(

@@ -62,6 +62,13 @@ def link(name: str) -> zipfile.ZipInfo:
     return entry
 
 
+def odd(name: str) -> zipfile.ZipInfo:
+    """An entry of a kind that Python unpacks in one go, however much it is."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_BZIP2
+    return entry
+
+
 EVIL: dict[str, tuple[str, dict[str | zipfile.ZipInfo, bytes]]] = {
     "up": ("'../evil.json'", {"../evil.json": b"{}"}),
     "up within": ("'a/../../evil'", {"a/../../evil": b"{}"}),
@@ -71,6 +78,10 @@ EVIL: dict[str, tuple[str, dict[str | zipfile.ZipInfo, bytes]]] = {
     "link": ("no plain file", {link("tokenizer.json"): b"/etc/passwd"}),
     "many": ("51 files, at most 50", {f"{n}.json": b"" for n in range(51)}),
     "empty": ("no tokenizer", {}),
+    "clash": ("cannot be unpacked", {"a": b"x", "a/b": b"x"}),
+    "dot": ("cannot be unpacked", {".": b"x"}),
+    "long": ("cannot be unpacked", {"a" * 300: b"x"}),
+    "odd": ("packed in an odd way", {odd("tokenizer.json"): bytes(10_000)}),
 }
 
 
