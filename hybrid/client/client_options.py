@@ -9,6 +9,7 @@ from typing import Final
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 from hybrid.wire.bearer_tokens import read_bearer_tokens
+from hybrid.wire.key_pair import check_key_pair
 
 from .retry import RetryPolicy
 
@@ -40,14 +41,7 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         """Check that the two halves of an identity are there."""
-        if (self.cert is None) != (self.key is None):
-            given, missing = "cert", "key"
-            if self.cert is None:
-                given, missing = missing, given
-            raise ConfigError(
-                f"tls.{given} is {shown(str(getattr(self, given)))}, which needs "
-                f"tls.{missing}"
-            )
+        check_key_pair("tls.", self.cert, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
+from hybrid.wire.key_pair import check_key_pair
 from hybrid.wire.loopback import is_loopback
 
 from .gateway_options import check_gateway_metrics, check_gateway_options
@@ -137,13 +138,7 @@ class ServeConfig:
             )
 
     def _check_tls(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            given, missing = "tls_cert", "tls_key"
-            if self.tls_cert is None:
-                given, missing = missing, given
-            raise ConfigError(
-                f"{given} is {shown(str(getattr(self, given)))}, which needs {missing}"
-            )
+        check_key_pair("tls_", self.tls_cert, self.tls_key)
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ConfigError(
                 f"tls_client_ca is {shown(str(self.tls_client_ca))}, which needs "

@@ -82,7 +82,8 @@ def main() -> None:
             print(
                 f"{name}: {len(seconds)} calls beside a prefill of {took_s:.1f} s: "
                 f"median {1e3 * per_cent[49]:.1f}, 99 % {1e3 * per_cent[98]:.1f}, "
-                f"worst {1e3 * max(seconds):.1f} ms"
+                f"worst {1e3 * max(seconds):.1f} ms",
+                flush=True,
             )
     finally:
         channel.close()
