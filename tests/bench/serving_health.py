@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import grpc
 import numpy as np
@@ -35,7 +36,7 @@ def serve(options: argparse.Namespace) -> "tuple[subprocess.Popen[str], str]":
     return process, address.removeprefix("grpc=")
 
 
-def prefill(engine: pb_grpc.VllmEngineStub, num_tokens: int) -> grpc.Future:
+def prefill(engine: pb_grpc.VllmEngineStub, num_tokens: int) -> None:
     """Ask for one token after a prompt of random ids."""
     ids = np.random.default_rng(0).integers(100, 40_000, num_tokens).tolist()
     request = pb.GenerateRequest(
@@ -43,10 +44,11 @@ def prefill(engine: pb_grpc.VllmEngineStub, num_tokens: int) -> grpc.Future:
         tokenized=pb.TokenizedInput(input_ids=ids),
         sampling_params=pb.SamplingParams(temperature=0, max_tokens=1),
     )
-    return engine.Generate(request)
+    (answer,) = engine.Generate(request)
+    assert len(answer.complete.output_ids) == 1
 
 
-def time_beside(running: grpc.Future, ask: Callable[[], object]) -> list[float]:
+def time_beside(running: Future[None], ask: Callable[[], object]) -> list[float]:
     """Seconds of each call that was made while a request ran."""
     seconds = []
     while not running.done():
@@ -54,6 +56,7 @@ def time_beside(running: grpc.Future, ask: Callable[[], object]) -> list[float]:
         ask()
         seconds.append(time.perf_counter() - started)
         time.sleep(PAUSE_S)
+    running.result()
     return seconds
 
 
@@ -72,11 +75,13 @@ def main() -> None:
         "VllmEngine.HealthCheck": lambda: engine.HealthCheck(pb.HealthCheckRequest()),
         "grpc.health.v1 Check": lambda: health.Check(health_pb2.HealthCheckRequest()),
     }
+    threads = ThreadPoolExecutor(1)
     try:
         for name, ask in calls.items():
             ask()
             started = time.perf_counter()
-            seconds = time_beside(prefill(engine, options.prompt_tokens), ask)
+            running = threads.submit(prefill, engine, options.prompt_tokens)
+            seconds = time_beside(running, ask)
             took_s = time.perf_counter() - started
             per_cent = statistics.quantiles(seconds, n=100)
             print(
@@ -86,6 +91,7 @@ def main() -> None:
                 flush=True,
             )
     finally:
+        threads.shutdown()
         channel.close()
         process.terminate()
         process.wait()
