@@ -21,7 +21,6 @@ from hybrid.scheduler import (
 )
 
 from .executor_calls import capabilities_of, close_executor
-from .grammar.compiler import GrammarCompiler
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot
@@ -57,7 +56,6 @@ class HybridEngine:
         *,
         sampler: Sampler,
         tokenizer: "Tokenizer | None" = None,
-        grammars: GrammarCompiler | None = None,
         block_size: int,
         max_logprobs: int = 20,
         max_model_len: int | None = None,
@@ -72,7 +70,6 @@ class HybridEngine:
             executor: loaded, its pool allocated.
             sampler: draws from the executor's logits.
             tokenizer: ``None`` takes and gives token ids only.
-            grammars: compiles the forms of answers; ``None`` refuses them.
             block_size: tokens per block, for the metrics.
             max_logprobs: most log-probabilities per position.
             max_model_len: lets a text too long by far be refused unread.
@@ -91,7 +88,6 @@ class HybridEngine:
             vocab_size=sampler.num_ids,
             max_logprobs=max_logprobs,
             max_model_len=max_model_len,
-            grammars=grammars,
             clock=clock,
         )
         self._sampler: Final = sampler

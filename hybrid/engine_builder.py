@@ -34,7 +34,7 @@ from .plugins.engine_events import EngineStarted
 from .plugins.loader import load_plugins
 from .plugins.manager import PluginManager
 from .schedulers import make_scheduler
-from .text_parts import load_tokenizer, make_grammar_compiler, make_sampler
+from .text_parts import load_tokenizer, make_sampler
 
 log = structlog.get_logger()
 
@@ -131,7 +131,6 @@ def _build(
         executor,
         sampler=make_sampler(config, parts.plugins, info.vocab_size, tokenizer),
         tokenizer=tokenizer,
-        grammars=make_grammar_compiler(tokenizer),
         block_size=limits.block_size,
         max_logprobs=config.max_logprobs,
         max_model_len=limits.max_model_len,

@@ -57,7 +57,7 @@ must be among its ``sampling_fields``."""
 class InputProcessor:
     """Tokenizes prompts and refuses what the model or the executor cannot do."""
 
-    def __init__(  # noqa: PLR0913 - all that a request can be at odds with
+    def __init__(
         self,
         tokenizer: "Tokenizer | None",
         capabilities: Capabilities,
@@ -65,7 +65,6 @@ class InputProcessor:
         vocab_size: int,
         max_logprobs: int,
         max_model_len: int | None = None,
-        grammars: GrammarCompiler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tokenizer: Final = tokenizer
@@ -76,7 +75,7 @@ class InputProcessor:
         self._vocab_size: Final = vocab_size
         self._max_logprobs: Final = max_logprobs
         self._max_model_len: Final = max_model_len
-        self._grammars: Final = grammars
+        self._grammars: Final = _grammar_compiler(tokenizer)
         self._clock: Final = clock
 
     @property
@@ -231,6 +230,15 @@ class InputProcessor:
             raise UnsupportedFeature(
                 f"executor {capabilities.name} does not take {', '.join(refused)}"
             )
+
+
+def _grammar_compiler(tokenizer: "Tokenizer | None") -> GrammarCompiler | None:
+    """What compiles the forms of answers; without text there is none."""
+    if tokenizer is None:
+        return None
+    return GrammarCompiler(
+        tokenizer.backend, tokenizer.vocab_size, tokenizer.eos_token_ids
+    )
 
 
 def check_request_id(request_id: Any) -> None:

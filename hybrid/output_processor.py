@@ -8,6 +8,7 @@ import structlog
 
 from hybrid.scheduler import (
     FinishReason,
+    FormFailed,
     GenerateRequest,
     SamplingFailed,
     ScheduledRequest,
@@ -131,7 +132,12 @@ class OutputProcessor:
         outputs = []
         for error in failed:
             reason = f"{error} ({executor})" if error.is_executors else str(error)
-            log.error("request.failed", request_id=error.request_id, reason=reason)
+            is_form_failure = isinstance(error, FormFailed)
+            # A form is its client's, no fault of ours.
+            note = log.warning if is_form_failure else log.error
+            note("request.failed", request_id=error.request_id, reason=reason)
+            if error.request_id in self._states:
+                self._states[error.request_id].is_form_failure = is_form_failure
             outputs.append(self.end(error.request_id, FinishReason.ERROR, reason))
         return [output for output in outputs if output is not None]
 

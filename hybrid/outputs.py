@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hybrid.scheduler import FinishReason
+from hybrid.scheduler import FinishReason, FormFailed, SamplingFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +77,16 @@ class RequestOutput:
     metrics: RequestMetrics
     error: str | None = None
     """Where a finish reason is ``error``: what went wrong, and with which executor."""
+    is_form_failure: bool = False
+    """Whether ``error`` is that the answer could not go on in the form asked for."""
+
+    def raise_if_failed(self) -> None:
+        """Raise ``error``, if there is one.
+
+        Raises:
+            FormFailed: the answer could not go on in the form asked for.
+            SamplingFailed: anything else ended the request.
+        """
+        if self.error is not None:
+            kind = FormFailed if self.is_form_failure else SamplingFailed
+            raise kind(self.error, request_id=self.request_id)

@@ -60,6 +60,7 @@ class RequestState:
     num_preemptions: int = 0
     error: str | None = None
     """Why it could not go on."""
+    is_form_failure: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -102,4 +103,5 @@ class RequestState:
             finished=is_over or self.is_finished,
             metrics=self.metrics(now_s),
             error=self.error,
+            is_form_failure=self.is_form_failure,
         )

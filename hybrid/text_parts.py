@@ -6,7 +6,6 @@ from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.scheduler import ConfigError
 
 from .engine_config import EngineConfig
-from .grammar.compiler import GrammarCompiler
 from .logits_processors import make_logits_processors
 from .plugins.manager import PluginManager
 from .sampler.sampler import BadWordEncoder, Sampler
@@ -58,15 +57,6 @@ def make_sampler(
         seed=config.seed,
         encode_bad_word=None if tokenizer is None else _bad_word_encoder(tokenizer),
         logits_processors=make_logits_processors(plugins, choices),
-    )
-
-
-def make_grammar_compiler(tokenizer: "Tokenizer | None") -> GrammarCompiler | None:
-    """Make what compiles the forms of answers; without text there is none."""
-    if tokenizer is None:
-        return None
-    return GrammarCompiler(
-        tokenizer.backend, tokenizer.vocab_size, tokenizer.eos_token_ids
     )
 
 

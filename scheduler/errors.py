@@ -141,5 +141,12 @@ class SamplingFailed(HybridError):
         self.is_executors = is_executors
 
 
+class FormFailed(SamplingFailed):
+    """An answer cannot go on in the form that its request asks for.
+
+    A limit of its work is met, or nothing fits it and the request's other fields.
+    """
+
+
 class EngineClosed(HybridError):
     """The engine was shut down; it takes no more requests."""

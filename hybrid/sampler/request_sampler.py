@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hybrid.failure_reason import INTERRUPTS
 from hybrid.grammar.grammar_state import GrammarState
-from hybrid.scheduler.errors import SamplingFailed
+from hybrid.scheduler.errors import FormFailed, SamplingFailed
 from hybrid.scheduler.generate_request import GenerateRequest
 
 from .candidates import candidates
@@ -83,6 +83,7 @@ class RequestSampler:
 
         Raises:
             SamplingFailed: the row is not finite, a processor raised or left nothing.
+            FormFailed: the answer's form cannot go on.
         """
         if self._always_raw and self._is_greedy:
             token_id = int(raw.argmax())
@@ -146,9 +147,11 @@ class RequestSampler:
         if grammar is not None:
             grammar.apply(row)
             if grammar.fault is not None:
-                raise self._fault(f"structured_output cannot go on: {grammar.fault}")
+                raise self._form_fault(grammar.fault)
         for mask in masks:
             mask.apply(outputs, row)
+        if grammar is not None and not np.isfinite(row.max()):
+            raise self._form_fault("the request's other fields leave none of its ids")
         for processor in self._processors:
             self._run(processor, sample_index, outputs, row)
         if self._has_penalties:
@@ -192,6 +195,13 @@ class RequestSampler:
             raise self._fault(
                 f"logits processor {name} left {highest} as the highest logit"
             )
+
+    def _form_fault(self, why: str) -> FormFailed:
+        request_id = self.request.request_id
+        return FormFailed(
+            f"request {request_id!r}: structured_output cannot go on: {why}",
+            request_id=request_id,
+        )
 
     def _fault(self, what: str, *, is_executors: bool = False) -> SamplingFailed:
         request_id = self.request.request_id

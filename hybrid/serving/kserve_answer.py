@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from hybrid.outputs import CompletionOutput, RequestOutput
-from hybrid.scheduler import SamplingFailed
 
 from .kserve_messages import MESSAGES
 from .kserve_request import OUTPUTS, VERSION, InferRequest
@@ -30,8 +29,7 @@ class InferAnswer:
         Raises:
             SamplingFailed: it ended by an error.
         """
-        if output.error is not None:
-            raise SamplingFailed(output.error, request_id=output.request_id)
+        output.raise_if_failed()
         return self._response(output, [sample.text for sample in output.outputs])
 
     def pieces(self, output: RequestOutput) -> Iterator[Any]:
@@ -42,8 +40,7 @@ class InferAnswer:
         """
         if not output.finished and not self._parsed.stream:
             return
-        if output.error is not None:
-            raise SamplingFailed(output.error, request_id=output.request_id)
+        output.raise_if_failed()
         texts = [sample.text for sample in output.outputs]
         news = [
             text[len(sent) :] for text, sent in zip(texts, self._sent, strict=False)

@@ -10,6 +10,7 @@ from hybrid.scheduler.errors import (
     DuplicateRequest,
     EngineClosed,
     EngineFailed,
+    FormFailed,
     HybridError,
     InvalidRequest,
     ModelNotFound,
@@ -32,6 +33,8 @@ STATUS_OF_ERROR: Final[dict[type[BaseException], grpc.StatusCode]] = {
     EngineClosed: grpc.StatusCode.UNAVAILABLE,
     EngineFailed: grpc.StatusCode.UNAVAILABLE,
     TimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    # Of the request's own making, though nothing in it is malformed.
+    FormFailed: grpc.StatusCode.FAILED_PRECONDITION,
     # The server's own faults, met while a request runs.
     SamplingFailed: grpc.StatusCode.INTERNAL,
     CheckpointError: grpc.StatusCode.INTERNAL,
@@ -43,6 +46,8 @@ STATUS_OF_ERROR: Final[dict[type[BaseException], grpc.StatusCode]] = {
 MAX_MESSAGE_CHARACTERS: Final = 500
 """A message travels in the trailers, percent-encoded (up to 12 bytes a character);
 clients take 8 KiB of them."""
+CONSTRAINT_FAILED: Final = "smg-constraint-failed"
+"""Tells a gateway that an answer broke off by its form, and who found that."""
 
 
 def status_of(error: BaseException) -> tuple[grpc.StatusCode, str, Trailers]:
@@ -56,6 +61,8 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str, Trailers]:
     trailers: Trailers = ()
     if isinstance(error, Overloaded):
         trailers = ((RETRY_AFTER, str(round(error.retry_after_s * 1000))),)
+    elif isinstance(error, FormFailed):
+        trailers = ((CONSTRAINT_FAILED, "engine"),)
     for kind in type(error).__mro__:
         code = STATUS_OF_ERROR.get(kind)
         if code is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from hybrid.outputs import CompletionOutput, RequestOutput
-from hybrid.scheduler import SamplingFailed, SamplingParams
+from hybrid.scheduler import SamplingParams
 
 from .vllm_logprobs import input_logprobs, output_logprobs
 
@@ -36,8 +36,7 @@ class AnswerMessages:
         Raises:
             SamplingFailed: the request ended by an error.
         """
-        if output.error is not None:
-            raise SamplingFailed(output.error, request_id=output.request_id)
+        output.raise_if_failed()
         if not self._stream and not output.finished:
             return
         for sample in self._samples(output):

@@ -22,7 +22,7 @@ from hybrid.backends.interface import Capabilities
 from hybrid.backends.null.executor import NullExecutor
 from hybrid.engine import HybridEngine
 from hybrid.grammar import compiler
-from hybrid.scheduler import GenerateRequest
+from hybrid.scheduler import FormFailed, GenerateRequest
 from hybrid.testing import check_whole
 from tests.hybrid.cli_stand import write_tiny_model
 from tests.hybrid.null_stand import make_engine
@@ -166,7 +166,8 @@ def test_allowed_ids_hold_beside_the_form(llm: LLM) -> None:
     assert texts_of(llm.generate("x", allowed)) == ["bbb"]
     (output,) = llm.generate("x", held("[ac]", allowed_token_ids=(b, end)))
     assert output.outputs[0].finish_reason == "error"
-    assert output.error is not None
+    with pytest.raises(FormFailed, match="other fields leave none"):
+        output.raise_if_failed()
     check_whole(llm.llm_engine)
 
 
@@ -266,5 +267,8 @@ def test_a_form_that_cannot_go_on_ends_its_request_alone(tmp_path: Path) -> None
     outputs = llm.generate(["x", "y"], [held("ab"), SamplingParams(max_tokens=3)])
     reasons = [output.outputs[0].finish_reason for output in outputs]
     assert reasons == ["error", "length"]
-    assert "structured_output cannot go on" in (outputs[0].error or "")
+    with pytest.raises(FormFailed, match="structured_output cannot go on") as caught:
+        outputs[0].raise_if_failed()
+    assert caught.value.request_id == outputs[0].request_id
+    outputs[1].raise_if_failed()
     check_whole(llm.llm_engine)

@@ -39,6 +39,7 @@ EXPECTED = {
     "EngineFailed": Code.UNAVAILABLE,
     "ExecutorFailed": Code.UNAVAILABLE,
     "ModelNotFound": Code.NOT_FOUND,
+    "FormFailed": Code.FAILED_PRECONDITION,
     "SamplingFailed": Code.INTERNAL,
     "CheckpointError": Code.INTERNAL,
     "ConfigError": Code.INTERNAL,
@@ -83,6 +84,17 @@ def test_an_overloaded_server_says_when_to_come_back() -> None:
     _, _, trailers = status_of(Overloaded("full", retry_after_s=1.5))
     assert trailers == (("retry-after-ms", "1500"),)
     assert status_of(errors.EngineClosed("x"))[2] == ()
+
+
+def test_a_form_that_fails_is_told_apart_from_a_fault_of_ours() -> None:
+    """By a trailer that gateways know, and nothing is logged as a failed RPC."""
+    with capture_logs() as events:
+        status = status_in_a_call(errors.FormFailed("no way on", request_id="a"))
+    assert status.code() is Code.FAILED_PRECONDITION
+    trailers = status.trailing_metadata()
+    assert trailers is not None
+    assert ("smg-constraint-failed", "engine") in tuple(trailers)
+    assert events == []
 
 
 def test_a_bug_keeps_its_text_to_itself() -> None:

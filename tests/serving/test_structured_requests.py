@@ -9,7 +9,9 @@ import grpc
 import jsonschema
 import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
+from structlog.testing import capture_logs
 
+from hybrid.grammar import compiler
 from hybrid.serving.served_model import ServedModel
 from tests.serving.service_stand import (
     Served,
@@ -87,3 +89,29 @@ def test_a_constraint_that_means_nothing_is_refused(
     status = serve(loaded.engine, body, ServedModel.of(loaded))
     assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert named in str(status.details())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_that_cannot_go_on_is_no_fault_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """A client can meet a limit of llguidance's in mid-answer; the next is answered."""
+    monkeypatch.setattr(compiler, "MAX_LEXER_STATES", 20)
+    loaded = load_tiny(tmp_path)
+    message = request("x", stream=stream, max_tokens=100, regex="[ab]{40}c")
+
+    async def body(served: Served) -> grpc.aio.AioRpcError:
+        status = await refusal(served.stub.Generate(message))
+        assert len(await generate(served, request("y"))) == 1
+        return status
+
+    with capture_logs() as events:
+        status = serve(loaded.engine, body, ServedModel.of(loaded))
+    assert status.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "structured_output cannot go on" in str(status.details())
+    trailers = status.trailing_metadata()
+    assert trailers is not None
+    assert ("smg-constraint-failed", "engine") in tuple(trailers)
+    levels = {event["event"]: event["log_level"] for event in events}
+    assert levels["request.failed"] == "warning"
+    assert "rpc.failed" not in levels
