@@ -10,13 +10,11 @@ from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 from hybrid.wire.bearer_tokens import read_bearer_tokens
 from hybrid.wire.key_pair import check_key_pair
+from hybrid.wire.message_size import DEFAULT_RESPONSE_BYTES
 
 from .retry import RetryPolicy
 
 TOKEN_VARIABLE: Final = "HYBRID_CLIENT_TOKEN"
-MESSAGE_BYTES: Final = 64 * 2**20
-"""As much as ``hybrid serve`` sends and takes by default."""
-
 INFO_TIMEOUT_S: Final = 30.0
 """For an answer of one small message."""
 TOKENIZER_TIMEOUT_S: Final = 300.0
@@ -61,8 +59,8 @@ class ClientOptions:
     timeout_s: float | None = None
     """For one answer, retries included; ``None``: as long as it takes."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    max_message_bytes: int = MESSAGE_BYTES
-    """Of one message, either way."""
+    max_message_bytes: int = DEFAULT_RESPONSE_BYTES
+    """Of one message, either way; the server has its own limits."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

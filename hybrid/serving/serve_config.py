@@ -10,6 +10,7 @@ from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 from hybrid.wire.key_pair import check_key_pair
 from hybrid.wire.loopback import is_loopback
+from hybrid.wire.message_size import DEFAULT_RESPONSE_BYTES
 
 from .gateway_options import check_gateway_metrics, check_gateway_options
 
@@ -17,8 +18,6 @@ DEFAULT_PORT: Final = 50051
 DEFAULT_REQUEST_BYTES: Final = 4 << 20
 """gRPC's own limit: a million ids of a large vocabulary. A message is decoded in the
 loop that serves everybody, a few milliseconds per MiB."""
-DEFAULT_RESPONSE_BYTES: Final = 64 << 20
-"""gRPC's own limit, 4 MiB, is under a long prompt with its log-probabilities."""
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
 """gRPC counts in int32."""
 MAX_TIMEOUT_S: Final = 86400.0
