@@ -1,5 +1,6 @@
 """Ends an RPC with the status of whatever its handler raised."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,12 +23,16 @@ async def errors_as_status(context: Any) -> AsyncIterator[None]:
         context: the RPC's ``grpc.aio.ServicerContext``.
     """
     try:
-        yield
-    except grpc.aio.BaseError:
-        # The body has chosen its status itself, or its client has gone within a write.
-        raise
-    except Exception as error:  # noqa: BLE001 - the table has a line for any
-        await context.abort(*reported_status(error))
+        try:
+            yield
+        except grpc.aio.BaseError:
+            # The body has chosen its status itself, or its client is gone.
+            raise
+        except Exception as error:  # noqa: BLE001 - the table has a line for any
+            await context.abort(*reported_status(error))
+    except grpc.aio.InternalError as error:
+        # A write met a lost connection. gRPC would log that as a fault of the handler.
+        raise asyncio.CancelledError from error
 
 
 def reported_status(error: Exception) -> tuple[grpc.StatusCode, str, Trailers]:

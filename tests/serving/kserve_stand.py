@@ -27,6 +27,7 @@ class KServed:
     host: EngineHost
     engine: HybridEngine
     channel: Any
+    address: str
 
     async def call(self, name: str, /, **fields: Any) -> Message:
         """Call a method that answers once, with a request of these fields."""
@@ -55,6 +56,7 @@ def serve_kserve(loaded: LoadedEngine, body: Callable[[KServed], Awaitable[T]]) 
     async def main() -> T:
         server, table = server_and_table()
         port = server.add_insecure_port("127.0.0.1:0")
+        address = f"127.0.0.1:{port}"
         model = ServedModel.of(loaded, name="tiny")
         async with AsyncHybridEngine(loaded.engine) as engine:
             host = EngineHost(engine, model)
@@ -63,9 +65,9 @@ def serve_kserve(loaded: LoadedEngine, body: Callable[[KServed], Awaitable[T]]) 
             try:
                 async with (
                     asyncio.timeout(TIMEOUT_S),
-                    grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+                    grpc.aio.insecure_channel(address) as channel,
                 ):
-                    return await body(KServed(host, loaded.engine, channel))
+                    return await body(KServed(host, loaded.engine, channel, address))
             finally:
                 await server.stop(None)
 

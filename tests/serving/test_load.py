@@ -14,7 +14,7 @@ import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
-from hybrid import RequestOutput, SamplingParams
+from hybrid import SamplingParams
 from hybrid.testing import check_whole, run
 from tests.hybrid.null_stand import VOCAB_SIZE, make_engine
 from tests.serving.service_stand import (
@@ -34,7 +34,6 @@ NUM_ENDED = 1600
 NUM_CLIENTS = 40
 MAX_GROWTH_BYTES = 8 << 20
 """Of the process over those requests; about 1 MiB was seen."""
-NUM_MUTE = 6
 PATIENCE_S = 60
 """For what takes ten seconds; a hang is a failure."""
 
@@ -194,44 +193,4 @@ def test_random_ends_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> No
     assert ends.keys() == {"OK", "CANCELLED", "DEADLINE_EXCEEDED"}
     assert sum(ends.values()) == NUM_ENDED
     assert failures.mock_calls == []
-    check_whole(engine)
-
-
-def num_outputs() -> int:
-    """Outputs of the engine that somebody holds."""
-    gc.collect()
-    return sum(isinstance(thing, RequestOutput) for thing in gc.get_objects())
-
-
-def test_clients_that_do_not_read_cost_neither_memory_nor_time() -> None:
-    """Of what they miss only the newest output is kept; others are answered."""
-    engine = make_engine(
-        num_blocks=3000, max_model_len=2000, max_num_batched_tokens=2000
-    )
-    # Some 400 kB of log-probabilities each, over a connection that holds little.
-    prompt, sampling = [1] * 1500, {"prompt_logprobs": 20, "max_tokens": 60}
-    narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536)]
-
-    async def body(served: Served) -> None:
-        async with grpc.aio.insecure_channel(served.address, narrow) as channel:
-            stub = pb_grpc.VllmEngineStub(channel)
-            calls = [
-                stub.Generate(
-                    request(prompt, request_id=f"m{i}", stream=True, **sampling)
-                )
-                for i in range(NUM_MUTE)
-            ]
-            ended = {"length": NUM_MUTE}
-            await until(lambda: engine.stats().requests_finished_total == ended)
-            # The newest, and the one that is being written.
-            assert num_outputs() <= 2 * NUM_MUTE
-            asked = [request([i], request_id=str(i)) for i in range(20)]
-            others = await asyncio.gather(*(generate(served, a) for a in asked))
-            assert all(len(answer) == 1 for answer in others)
-            assert served.host.num_requests == NUM_MUTE
-            for call in calls:
-                call.cancel()
-            await until(lambda: served.host.num_requests == 0)
-
-    serve(engine, body)
     check_whole(engine)
