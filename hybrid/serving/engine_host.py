@@ -141,6 +141,8 @@ class EngineHost:
                     watcher.progressed(output)
                 if output.finished:
                     end = output
+                    # Others may come in, however long a client takes to read this.
+                    self.admission.leave(num_tokens)
                 yield output
         except BaseException as error:
             end = end or error
@@ -148,8 +150,10 @@ class EngineHost:
         finally:
             # Closed here, not when it is collected: the blocks are free at once.
             await outputs.aclose()
-            self._leave(request_id, num_tokens)
             assert end is not None, "a stream ends with a last output or an error"
+            if not isinstance(end, RequestOutput):
+                self.admission.leave(num_tokens)
+            self._leave(request_id)
             for watcher in self.watchers:
                 watcher.ended(request_id, end)
 
@@ -159,8 +163,7 @@ class EngineHost:
         asked = most if params.max_tokens is None else min(params.max_tokens, most)
         return num_prompt_tokens + params.n * asked
 
-    def _leave(self, request_id: str, num_tokens: int) -> None:
-        self.admission.leave(num_tokens)
+    def _leave(self, request_id: str) -> None:
         self.prompts.left(request_id)
         self._live.discard(request_id)
         if not self._live:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import grpc
 
+from .answer_writer import AnswerWriter, ClientStalled
 from .kserve_messages import MESSAGES
 from .request_decoding import decode
 from .rpc_errors import reported_status
@@ -30,6 +31,7 @@ class InferStream:
 
     def __init__(self, context: Any, answers: Answers) -> None:
         self._context: Final = context
+        self._writer: Final = AnswerWriter(context)
         self._answers: Final = answers
         self._room: Final = asyncio.Semaphore(MAX_UNANSWERED)
         self._turn: Final = asyncio.Lock()
@@ -37,6 +39,7 @@ class InferStream:
 
     async def run(self) -> None:
         """Answer until the client has said all and every request has ended."""
+        stalled: ClientStalled | None = None
         try:
             async with asyncio.TaskGroup() as running:
                 while True:
@@ -45,8 +48,13 @@ class InferStream:
                     if data is grpc.aio.EOF:
                         break
                     running.create_task(self._answer(data))
+        except* ClientStalled as errors:
+            # Two may have waited for their turn; they have the same to tell.
+            stalled = ClientStalled(str(errors.exceptions[0]))
         except* grpc.aio.InternalError:
             pass  # A write met a lost connection: nobody is left to be told.
+        if stalled is not None:
+            raise stalled
 
     async def _answer(self, data: bytes) -> None:
         request = MESSAGES["ModelInferRequest"]()
@@ -55,7 +63,7 @@ class InferStream:
             async with aclosing(self._answers(request)) as answers:
                 async for response in answers:
                     await self._send(infer_response=response)
-        except grpc.aio.BaseError:
+        except (grpc.aio.BaseError, ClientStalled):
             raise
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             _, message, _ = reported_status(error)
@@ -69,4 +77,4 @@ class InferStream:
     async def _send(self, **parts: Any) -> None:
         message = MESSAGES["ModelStreamInferResponse"](**parts)
         async with self._turn:
-            await self._context.write(message)
+            await self._writer.write(message)

@@ -21,7 +21,19 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A peer that is gone, or takes no bytes, is found out by pings of ours.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # More calls wait at their client. A gateway has one connection for all it carries.
+    ("grpc.max_concurrent_streams", 4096),
 )
+_PUBLIC_OPTIONS: Final = (
+    # Each connection takes a file descriptor: who says nothing holds none.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+)
+"""Of ports that others than our own gateway reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ def open_listener(
         ConfigError: the port cannot be had, or a TLS file does not hold what it must.
         OSError: a TLS file cannot be read.
     """
-    server = _make_server(config, handlers, interceptors)
+    server = _make_server(config, handlers, interceptors, _PUBLIC_OPTIONS)
     return _bind(server, config.host, config.port, _credentials(config))
 
 
@@ -106,14 +118,19 @@ def open_gateway_listener(
 
 
 def _make_server(
-    config: ServeConfig, handlers: Sequence[Any], interceptors: Sequence[Any]
+    config: ServeConfig,
+    handlers: Sequence[Any],
+    interceptors: Sequence[Any],
+    options: Sequence[tuple[str, int]] = (),
 ) -> Any:
     limits = (
         ("grpc.max_receive_message_length", config.max_request_bytes),
         ("grpc.max_send_message_length", config.max_response_bytes),
     )
     return grpc.aio.server(
-        handlers=handlers, interceptors=interceptors, options=(*_OPTIONS, *limits)
+        handlers=handlers,
+        interceptors=interceptors,
+        options=(*_OPTIONS, *options, *limits),
     )
 
 

@@ -14,6 +14,7 @@ from smg_grpc_proto.generated import common_pb2
 
 from hybrid.scheduler import UnsupportedFeature
 
+from .answer_writer import AnswerWriter
 from .cache_flush import flush_cache
 from .engine_host import EngineHost, HostState
 from .generation_rate import GenerationRate
@@ -55,6 +56,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         for a slow client is raised here, and the blocks are free at once.
         """
         parsed = parse_request(request, self._host.model)
+        writer = AnswerWriter(context)
         messages = AnswerMessages(parsed.params, stream=request.stream)
         with self._live.entered(request.request_id) as request_id:
             outputs = self._host.generate(
@@ -66,7 +68,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
             async with aclosing(outputs):
                 async for output in outputs:
                     for message in messages.take(output):
-                        await context.write(message)
+                        await writer.write(message)
 
     async def Abort(self, request: Any, context: Any) -> Any:
         """End requests with finish reason ``abort``; an unknown id is no error."""
@@ -107,10 +109,11 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
                 "this server has no tokenizer: it takes and gives token ids",
             )
             return
+        writer = AnswerWriter(context)
         archive = await self._tokenizer.get()
         for data, sha256 in archive.pieces():
             chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
-            await context.write(chunk)
+            await writer.write(chunk)
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
         """What the prefix cache holds, now and after every step.
@@ -118,13 +121,14 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         No history is kept: wherever a client wants to resume, it gets the present.
         """
         # Clients wait for the headers, and an idle engine sends nothing else.
-        await context.send_initial_metadata(())
+        writer = AnswerWriter(context)
+        await writer.begin()
         messages = KvEventMessages()
         async with aclosing(self._host.subscribe_kv_events()) as batches:
             try:
                 async for batch in batches:
                     for message in messages.take(batch):
-                        await context.write(message)
+                        await writer.write(message)
             except UnsupportedFeature as error:
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
 
