@@ -23,6 +23,7 @@ from hybrid.scheduler import (
 )
 from hybrid.scheduler.shown_value import shown
 
+from .early_end import unanswered
 from .engine import HybridEngine
 from .engine_thread import EngineThread
 from .input_processor import check_request_id
@@ -111,6 +112,7 @@ class AsyncHybridEngine:
             processed = await self._engine.input_processor.process_async(
                 request_id, prompt, sampling_params, priority=priority
             )
+            mailbox.begin(unanswered(processed.request, processed.text))
             self._thread.send(partial(self._add, processed, mailbox))
             while not is_over:
                 output = await mailbox.get()
@@ -135,10 +137,13 @@ class AsyncHybridEngine:
         return request_id
 
     def abort(self, request_id: str) -> None:
-        """End a request; its reader gets a last output with finish reason ``abort``."""
+        """End a request; its reader gets a last output with finish reason ``abort``.
+
+        That comes at once; the blocks are free before the next step.
+        """
         mailbox = self._mailboxes.get(request_id)
         if mailbox is not None:
-            mailbox.is_aborted = True
+            mailbox.abort()
         self._thread.send(partial(self._abort, request_id))
 
     async def reset_prefix_cache(self) -> bool:
@@ -175,6 +180,7 @@ class AsyncHybridEngine:
                 yield await subscription.get()
         finally:
             self._subscriptions.remove(subscription)
+            subscription.is_over = True
             self._thread.send(partial(self._kv_events.remove, subscription))
 
     async def close(self) -> None:
@@ -231,7 +237,7 @@ class AsyncHybridEngine:
         else:
             self._owners[request_id] = mailbox
             if mailbox.is_aborted:
-                # While its prompt was taken apart: it is told so, and never runs.
+                # While its prompt was taken apart: it never runs.
                 self._abort(request_id)
 
     def _leave(self, request_id: str, mailbox: OutputMailbox) -> None:

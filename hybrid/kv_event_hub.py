@@ -35,6 +35,8 @@ class KvSubscription:
         self._unread: Final[deque[KvEventBatch]] = deque()
         self._error: Exception | None = None
         self._is_filled: Final = asyncio.Event()
+        self.is_over = False
+        """Whether its reader has left, perhaps before the engine knew of it."""
 
     def put(self, batch: KvEventBatch) -> None:
         """Leave a batch; one too many ends the subscription."""
@@ -94,6 +96,9 @@ class KvEventHub:
 
     def add(self, subscription: KvSubscription) -> None:
         """Begin with the present state; the error of a scheduler that cannot tell."""
+        if subscription.is_over:
+            # Those who come and go while a step lasts cost no walk through the cache.
+            return
         self.publish()
         try:
             events = self._engine.scheduler.start_kv_events()

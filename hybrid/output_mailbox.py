@@ -6,6 +6,7 @@ fewer, larger steps, stalls nobody, and takes no memory.
 
 import asyncio
 
+from .early_end import aborted
 from .outputs import RequestOutput
 
 
@@ -14,15 +15,34 @@ class OutputMailbox:
 
     def __init__(self) -> None:
         self._output: RequestOutput | None = None
+        self._newest: RequestOutput | None = None
+        """As ``_output``, but kept when it is read; ``None``: ``begin`` is to come."""
         self._error: Exception | None = None
         self._is_filled = asyncio.Event()
         self.is_aborted = False
         """Whether the request was aborted, perhaps before the engine knew of it."""
 
+    def begin(self, output: RequestOutput) -> None:
+        """Take an answer that has not begun; it is read only if it is aborted."""
+        self._newest = output
+        if self.is_aborted:
+            self.put(output)
+
     def put(self, output: RequestOutput) -> None:
         """Leave an output; it replaces one that was not read."""
-        self._output = output
+        if self.is_aborted and not output.finished:
+            output = aborted(output)
+        self._output = self._newest = output
         self._is_filled.set()
+
+    def abort(self) -> None:
+        """Have what there is be the last output, however long the engine's step takes.
+
+        What the engine says of it later is read by nobody.
+        """
+        self.is_aborted = True
+        if self._newest is not None and not self._newest.finished:
+            self.put(self._newest)
 
     def fail(self, error: Exception) -> None:
         """Leave an error; it is raised once the output before it was read."""

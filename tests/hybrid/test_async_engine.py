@@ -1,6 +1,7 @@
 """Many readers of one engine: streams, cancels, errors and ends, without a sleep."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from hybrid import (
 from hybrid.scheduler import StepPlan
 from hybrid.testing import check_whole, ids_of, run
 from tests.hybrid.null_stand import FaultyExecutor, HeldExecutor, make_engine
-from tests.hybrid.serving_stand import read, serve
+from tests.hybrid.serving_stand import collect, read, serve
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 LONG = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
@@ -107,6 +108,47 @@ def test_an_abort_by_id_ends_the_stream_with_its_reason() -> None:
     check_whole(engine)
 
 
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_an_abort_does_not_wait_for_the_step(num_samples: int) -> None:
+    """Readers are told at once, what there is or nothing; their blocks come free."""
+    executor = HeldExecutor(num_free_steps=2)
+    engine = make_engine(num_blocks=64, max_num_seqs=num_samples, executor=executor)
+    params = replace(LONG, n=num_samples)
+
+    async def body(serving: AsyncHybridEngine) -> list[RequestOutput]:
+        running = serving.generate([1, 2, 3], params, request_id="running")
+        while len((await anext(running)).outputs[0].token_ids) < 2:
+            pass
+        queued = serving.generate([4, 5], params, request_id="queued")
+        first = asyncio.ensure_future(anext(queued))
+        await asyncio.sleep(0)
+        while not serving._mailboxes["queued"]._newest:  # noqa: ASYNC110 - a thread's
+            await asyncio.sleep(0)
+        # The step is held all the while.
+        serving.abort("running")
+        serving.abort("queued")
+        outputs = [await anext(running), await first]
+        for stream in (running, queued):
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+        executor.let_go()
+        # An id that is free again is another request's.
+        again = await collect(serving.generate([4, 5], GREEDY, request_id="running"))
+        assert len(again[-1].outputs[0].token_ids) == 12
+        return outputs
+
+    running, queued = serve(engine, body)
+    assert running.finished
+    assert queued.finished
+    assert [len(sample.token_ids) for sample in running.outputs] == [2] * num_samples
+    assert [sample.token_ids for sample in queued.outputs] == [()]
+    assert queued.prompt_token_ids == (4, 5)
+    reasons = {s.finish_reason for o in (running, queued) for s in o.outputs}
+    assert reasons == {FinishReason.ABORT}
+    assert engine.stats().requests_finished_total == {"abort": 2, "length": 1}
+    check_whole(engine)
+
+
 def test_an_abort_that_comes_before_the_request_is_queued_counts() -> None:
     """The request never runs, and its reader is told ``abort``."""
     engine = make_engine(num_blocks=64)
@@ -119,7 +161,10 @@ def test_an_abort_that_comes_before_the_request_is_queued_counts() -> None:
         task = asyncio.create_task(reader())
         await asyncio.sleep(0)
         serving.abort("me")
-        return await task
+        outputs = await task
+        # Answered after whatever was sent to the engine before.
+        await serving.reset_prefix_cache()
+        return outputs
 
     (output,) = serve(engine, body)
     assert output.outputs[0].finish_reason is FinishReason.ABORT

@@ -8,11 +8,12 @@ import pytest
 from smg_grpc_proto.generated import common_pb2 as pb
 
 from hybrid.kv_event_hub import KvEventBatch
+from hybrid.scheduler import PagedScheduler
 from hybrid.scheduler.kv_events import BlocksStored, CacheCleared
 from hybrid.serving import vllm_kv_events
 from hybrid.serving.engine_host import MAX_KV_SUBSCRIBERS
 from hybrid.serving.vllm_kv_events import KvEventMessages
-from tests.hybrid.null_stand import make_engine
+from tests.hybrid.null_stand import HeldExecutor, make_engine
 from tests.serving.service_stand import (
     Served,
     generate,
@@ -50,6 +51,40 @@ def test_one_subscriber_too_many_is_told_to_come_back() -> None:
     assert status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"{MAX_KV_SUBSCRIBERS} subscribers" in str(status.details())
     assert ("retry-after-ms", "1000") in tuple(status.trailing_metadata() or ())
+
+
+def test_who_comes_and_goes_while_a_step_lasts_costs_no_walk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine's thread, when it gets to them, passes them over."""
+    walks = []
+    start = PagedScheduler.start_kv_events
+
+    def counted(scheduler: PagedScheduler) -> Any:
+        walks.append(scheduler)
+        return start(scheduler)
+
+    monkeypatch.setattr(PagedScheduler, "start_kv_events", counted)
+    executor = HeldExecutor(num_free_steps=0)
+    engine = make_engine(executor=executor)
+
+    async def body(served: Served) -> None:
+        running = asyncio.create_task(generate(served, request([1, 2, 3])))
+        await until(lambda: engine.stats().num_requests_running == 1)
+        for _ in range(MAX_KV_SUBSCRIBERS + 1):
+            call = subscribe(served)
+            await call.initial_metadata()
+            await until(lambda: bool(served.host.engine._subscriptions))
+            call.cancel()
+            await until(lambda: not served.host.engine._subscriptions)
+        executor.let_go()
+        await running
+        call = subscribe(served)
+        await call.read()
+        call.cancel()
+
+    serve(engine, body)
+    assert len(walks) == 1
 
 
 def test_others_come_in_between_the_pieces_of_a_snapshot(
