@@ -48,16 +48,25 @@ def prefill(engine: pb_grpc.VllmEngineStub, num_tokens: int) -> None:
     assert len(answer.complete.output_ids) == 1
 
 
-def time_beside(running: Future[None], ask: Callable[[], object]) -> list[float]:
-    """Seconds of each call that was made while a request ran."""
-    seconds = []
+def time_beside(
+    running: Future[None], ask: Callable[[], object]
+) -> tuple[list[float], float]:
+    """Ask while a request runs.
+
+    Returns:
+        Seconds of each call, and the most by which the client itself was woken late:
+        what the machine's other processes take from everybody.
+    """
+    seconds, latest_s = [], 0.0
     while not running.done():
         started = time.perf_counter()
         ask()
-        seconds.append(time.perf_counter() - started)
+        answered = time.perf_counter()
+        seconds.append(answered - started)
         time.sleep(PAUSE_S)
+        latest_s = max(latest_s, time.perf_counter() - answered - PAUSE_S)
     running.result()
-    return seconds
+    return seconds, latest_s
 
 
 def main() -> None:
@@ -81,13 +90,14 @@ def main() -> None:
             ask()
             started = time.perf_counter()
             running = threads.submit(prefill, engine, options.prompt_tokens)
-            seconds = time_beside(running, ask)
+            seconds, latest_s = time_beside(running, ask)
             took_s = time.perf_counter() - started
             per_cent = statistics.quantiles(seconds, n=100)
             print(
                 f"{name}: {len(seconds)} calls beside a prefill of {took_s:.1f} s: "
                 f"median {1e3 * per_cent[49]:.1f}, 99 % {1e3 * per_cent[98]:.1f}, "
-                f"worst {1e3 * max(seconds):.1f} ms",
+                f"worst {1e3 * max(seconds):.1f} ms (the client itself was woken up to "
+                f"{1e3 * latest_s:.1f} ms late)",
                 flush=True,
             )
     finally:
