@@ -37,7 +37,7 @@ from .prompt import Prompt
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0
-"""How long ``close`` waits for the step that is running."""
+"""How long ``close`` waits for the step that is running, unless told otherwise."""
 
 
 class AsyncHybridEngine:
@@ -183,17 +183,17 @@ class AsyncHybridEngine:
             subscription.is_over = True
             self._thread.send(partial(self._kv_events.remove, subscription))
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """End every request as aborted, stop the thread, free the executor.
 
         Raises:
             EngineFailed: the executor, or another part, did not return within
-                ``CLOSE_TIMEOUT_S``; every reader has been told, the thread is left.
+                ``timeout_s``; every reader has been told, the thread is left.
         """
         self._thread.begin_close()
-        if not await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S):
+        if not await asyncio.to_thread(self._thread.join, timeout_s):
             self._error = EngineFailed(
-                f"the engine did not stop within {CLOSE_TIMEOUT_S:g} s: the "
+                f"the engine did not stop within {timeout_s:g} s: the "
                 f"{self._engine.executor_name}, or another part, does not return"
             )
             log.error("engine.stuck", reason=str(self._error))

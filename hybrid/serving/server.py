@@ -38,6 +38,9 @@ from .vllm_service import VllmEngineService
 if TYPE_CHECKING:
     from .tracing import Tracing
 
+ENGINE_TIMEOUT_S: Final = 10.0
+"""For the step that runs when all requests have ended; an executor that takes longer is
+left, for the process ends anyway."""
 VLLM_SERVICE: Final[str] = vllm_engine_pb2.DESCRIPTOR.services_by_name[
     "VllmEngine"
 ].full_name
@@ -162,8 +165,10 @@ class _Server:
         limits = AdmissionLimits(
             max_requests=config.max_requests, max_tokens=config.max_inflight_tokens
         )
-        # First: whatever fails from here on, the engine is closed.
-        async with AsyncHybridEngine(loaded.engine) as engine:
+        engine = AsyncHybridEngine(loaded.engine)
+        async with AsyncExitStack() as parts:
+            # First: whatever fails from here on, the engine is closed.
+            parts.push_async_callback(engine.close, ENGINE_TIMEOUT_S)
             model = ServedModel.of(loaded, name=config.served_model_name)
             if config.http_port is not None and model.tokenizer is None:
                 raise ConfigError(
@@ -172,10 +177,9 @@ class _Server:
                 )
             host = EngineHost(engine, model, limits)
             watch = asyncio.create_task(self._watch(engine))
-            async with AsyncExitStack() as observers:
-                observers.callback(watch.cancel)
-                metrics = await self._observe(host, observers)
-                await self._run(host, metrics, announce)
+            parts.callback(watch.cancel)
+            metrics = await self._observe(host, parts)
+            await self._run(host, metrics, announce)
 
     async def _observe(
         self, host: EngineHost, observers: AsyncExitStack

@@ -110,6 +110,19 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         until(lambda: is_gone(gateway))
 
 
+def test_an_executor_that_does_not_return_is_named(tmp_path: Path) -> None:
+    """Its clients hear that their requests have ended, its operator why it fails."""
+    with started(tmp_path, "--port", "0", "--shutdown-timeout", "0") as server:
+        with connected(addresses(server)["grpc"]) as client:
+            server.set_gate("hold")
+            streams = open_streams(client, 2)
+            server.signal()
+            ends = [last_of(stream) for stream in streams]
+            assert [end.finish_reason for end in ends] == ["abort"] * 2
+        assert server.wait() == 1
+        assert "did not stop within 10 s: the executor gated" in server.log
+
+
 def is_gone(process: psutil.Process) -> bool:
     """Whether a process has ended; one that nobody buried has, too."""
     try:
