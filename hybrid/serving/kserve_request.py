@@ -39,6 +39,9 @@ SAMPLING_FIELDS: Final = frozenset(entry.name for entry in fields(SamplingParams
     "structured_output",
 }
 """Those whose effect shows in a text, and that plain values can say."""
+MAX_JSON_CHARACTERS: Final = 100_000
+"""Thousands of biases; a text of megabytes would hold up everybody."""
+MAX_NUMBER_CHARACTERS: Final = 40
 _TEXTS: Final = frozenset({"stop", "bad_words"})
 _LISTS: Final = _TEXTS | {"stop_token_ids", "allowed_token_ids"}
 
@@ -94,7 +97,7 @@ def parse_infer_request(request: Any, model: ServedModel) -> InferRequest:
         raise InvalidRequest(f"input {STREAM_INPUT} must be BOOL", field=STREAM_INPUT)
     return InferRequest(
         prompt=prompt,
-        params=_sampling_params(request, inputs),
+        params=_sampling_params(request, inputs, model.vocab_size),
         stream=stream,
         outputs=_wanted_outputs(request),
         num_prompt_tokens=len(prompt) // CHARACTERS_PER_TOKEN + 1,
@@ -110,8 +113,11 @@ def _single(name: str, values: list[TensorValue]) -> TensorValue:
 
 
 def _sampling_params(
-    request: Any, inputs: dict[str, list[TensorValue]]
+    request: Any, inputs: dict[str, list[TensorValue]], vocab_size: int
 ) -> SamplingParams:
+    # Before anything walks them: this is the loop that serves everybody.
+    for name, values in inputs.items():
+        _check_length(name, len(values), vocab_size, "values")
     given: dict[str, object] = {}
     for name, value in _sampling_values(request, inputs):
         if name not in SAMPLING_FIELDS:
@@ -142,15 +148,26 @@ def _sampling_values(
 
 def _number(value: object) -> object:
     """Read what Triton's own examples write as text; the field's check has its say."""
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= MAX_NUMBER_CHARACTERS:
         with suppress(ValueError, RecursionError):
             return json.loads(value)
     return value
 
 
-def _parse_object(text: TensorValue) -> dict[str, object]:
+def _check_length(name: str, length: int, limit: int, unit: str) -> None:
+    if length > limit:
+        raise InvalidRequest(
+            f"input {shown(name)} has {length} {unit}, at most {limit}",
+            field=name,
+            value=length,
+        )
+
+
+def _parse_object(given: TensorValue) -> dict[str, object]:
+    text = str(given)
+    _check_length(SAMPLING_INPUT, len(text), MAX_JSON_CHARACTERS, "characters")
     try:
-        value = json.loads(str(text))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"input {SAMPLING_INPUT} is no JSON: {shown(str(error))}",

@@ -160,7 +160,7 @@ def typed(name: str, datatype: str, **contents: Any) -> Callable[[Message], None
     return lambda message: add_input(message, name, datatype, **contents)
 
 
-LONG_JSON = b"[" * 100_000
+LONG_JSON = b"[" * 90_000
 FAULTS: dict[str, tuple[Message, str]] = {
     "no text": (altered(lambda m: m.ClearField("inputs")), "text_input"),
     "a text that is a number": (
@@ -210,6 +210,18 @@ FAULTS: dict[str, tuple[Message, str]] = {
     "JSON too deep": (
         altered(typed("sampling_parameters", "BYTES", bytes_contents=[LONG_JSON])),
         "no JSON",
+    ),
+    "JSON of megabytes": (
+        altered(typed("sampling_parameters", "BYTES", bytes_contents=[b" " * 10**6])),
+        "at most 100000",
+    ),
+    "more ids than there are": (
+        altered(typed("stop_token_ids", "INT64", int64_contents=[1] * 300)),
+        "300 values, at most 258",
+    ),
+    "a raw number cut short": (
+        altered(lambda m: (set_input(datatype="INT32")(m), raw(b"abcde")(m))),
+        "no whole INT32s",
     ),
     "JSON that is no object": (
         altered(typed("sampling_parameters", "BYTES", bytes_contents=[b"[1]"])),
