@@ -34,8 +34,12 @@ def serve(
     start_logging(verbose + 1)
     _check_installed()
     from hybrid.serving.bearer_token import read_tokens  # noqa: PLC0415 - brings grpc
+    from hybrid.serving.file_descriptors import (  # noqa: PLC0415 - its neighbour
+        raise_descriptor_limit,
+    )
     from hybrid.serving.server import run_server  # noqa: PLC0415 - as above
 
+    raise_descriptor_limit()
     config = server.config()
     tokens = read_tokens(server.token_file, os.environ)
     with divert_prints():
