@@ -120,14 +120,7 @@ class EngineHost:
             InvalidRequest: the request is at fault.
             EngineFailed: the engine failed while this request ran.
         """
-        if self._is_draining:
-            raise EngineClosed("the server is shutting down")
-        num_tokens = self._most_tokens(num_prompt_tokens, params)
-        self.admission.enter(num_tokens)
-        self.last_request_s = time.time()
-        self._live.add(request_id)
-        self.prompts.came(request_id, num_prompt_tokens)
-        self._is_idle.clear()
+        num_tokens = self._enter(request_id, num_prompt_tokens, params)
         end: RequestOutput | BaseException | None = None
         for watcher in self.watchers:
             watcher.began(request_id, params)
@@ -156,6 +149,20 @@ class EngineHost:
             self._leave(request_id)
             for watcher in self.watchers:
                 watcher.ended(request_id, end)
+
+    def _enter(
+        self, request_id: str, num_prompt_tokens: int, params: SamplingParams
+    ) -> int:
+        """Take a request in; as how many tokens it counts."""
+        if self._is_draining:
+            raise EngineClosed("the server is shutting down")
+        num_tokens = self._most_tokens(num_prompt_tokens, params)
+        self.admission.enter(num_tokens)
+        self.last_request_s = time.time()
+        self.prompts.came(request_id, num_prompt_tokens)
+        self._live.add(request_id)
+        self._is_idle.clear()
+        return num_tokens
 
     def _most_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """What a request may come to hold: every sample ends where the context does."""
