@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hybrid.scheduler.errors import EngineClosed, HybridError, SamplingFailed
+from hybrid.scheduler.errors import EngineClosed, HybridError
 from hybrid.scheduler.interface import FinishReason
 
 from .standard_streams import stdout
@@ -124,8 +124,7 @@ def follow(
 
 
 def _check_end(output: "RequestOutput") -> None:
-    if output.error is not None:
-        raise SamplingFailed(output.error, request_id=output.request_id)
+    output.raise_if_failed()
     reasons = [sample.finish_reason for sample in output.outputs]
     if FinishReason.ABORT in reasons:
         raise EngineClosed("the answer is cut off: whoever serves it ended it")
