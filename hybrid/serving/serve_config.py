@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
@@ -15,6 +16,7 @@ from hybrid.wire.message_size import DEFAULT_RESPONSE_BYTES
 from .gateway_options import check_gateway_metrics, check_gateway_options
 
 DEFAULT_PORT: Final = 50051
+LOOPBACK: Final = "127.0.0.1"
 DEFAULT_REQUEST_BYTES: Final = 4 << 20
 """gRPC's own limit: a million ids of a large vocabulary. A message is decoded in the
 loop that serves everybody, a few milliseconds per MiB."""
@@ -31,7 +33,7 @@ class ServeConfig:
         ConfigError: an option is out of range or contradicts another; names both.
     """
 
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     """Address of the gRPC port."""
     port: int = DEFAULT_PORT
     """0: any free one."""
@@ -58,13 +60,13 @@ class ServeConfig:
     """What clients call the model; ``None``: as it was named here."""
     kserve: bool = False
     """Whether the Open Inference Protocol (KServe v2) is served too."""
-    metrics_host: str = "127.0.0.1"
+    metrics_host: str = LOOPBACK
     """Address of the metrics port, which everybody may read who reaches it."""
     metrics_port: int | None = None
     """Port of ``/metrics``, 0 any free one; ``None``: none."""
     otlp_traces_endpoint: str | None = None
     """Collector of OpenTelemetry spans; ``None``: no spans are made."""
-    http_host: str = "127.0.0.1"
+    http_host: str = LOOPBACK
     """Address of the HTTP port."""
     http_port: int | None = None
     """Port of the OpenAI-compatible API, 0 any free one; ``None``: no gateway."""
@@ -85,9 +87,23 @@ class ServeConfig:
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} is empty")
         self._check_tls()
+        self._check_together()
+        check_gateway_options(self.gateway_options)
+
+    def _check_together(self) -> None:
+        """Refuse what would have no effect, and an address that is none."""
         if self.gateway_options and self.http_port is None:
             raise ConfigError("gateway_option needs http_port: without it, no gateway")
-        check_gateway_options(self.gateway_options)
+        for kind in ("http", "metrics"):
+            host = getattr(self, f"{kind}_host")
+            if getattr(self, f"{kind}_port") is None and host != LOOPBACK:
+                raise ConfigError(f"{kind}_host is {shown(host)}: it needs {kind}_port")
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not urlsplit(endpoint).hostname:
+            raise ConfigError(
+                f"otlp_traces_endpoint is {shown(endpoint)}, must be a URL such as "
+                "http://collector:4317"
+            )
 
     @property
     def is_public(self) -> bool:

@@ -41,6 +41,9 @@ CERT: dict[str, Any] = {"tls_cert": Path("c.pem"), "tls_key": Path("k.pem")}
         (["--metrics-port", "-2"], "metrics_port is -2, must be from 0 to 65535"),
         (["--metrics-host", ""], "metrics_host is empty"),
         (["--otlp-traces-endpoint", ""], "otlp_traces_endpoint is empty"),
+        (["--otlp-traces-endpoint", "banana"], "is 'banana', must be a URL such as"),
+        (["--http-host", "192.0.2.1"], "http_host is '192.0.2.1': it needs http_p"),
+        (["--metrics-host", "::"], "metrics_host is '::': it needs metrics_port"),
         (
             ["--metrics-port", "0", "--metrics-host", "192.0.2.1"],
             "metrics_host is '192.0.2.1', whose port other machines read",
@@ -115,7 +118,6 @@ GATEWAY_METRICS = {
         (PUBLIC_HTTP | CERT, True, None),
         (PUBLIC | MUTUAL | {"http_port": 0}, False, None),
         (PUBLIC_METRICS | CERT, True, "metrics_host is '10.0.0.7', whose port other"),
-        (PUBLIC_METRICS | {"metrics_port": None}, False, None),
         (GATEWAY_METRICS | CERT, True, "gateway_option prometheus-host is '10.0.0.7'"),
         ({}, False, None),
     ],
