@@ -5,7 +5,8 @@ Numbers of other libraries (numpy's scalars) become Python's own.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from itertools import islice
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Final
@@ -74,38 +75,75 @@ def as_bool(name: str, value: object) -> bool:
     return value
 
 
-def as_texts(name: str, value: object) -> tuple[str, ...]:
-    """A tuple of texts, none empty, each of whole characters; from one text or many."""
+def check_count(name: str, count: int, limit: int) -> None:
+    """Refuse more entries than a field may have."""
+    if count > limit:
+        raise InvalidRequest(
+            f"{name} has {count} entries, at most {limit}", field=name, value=count
+        )
+
+
+def as_texts(
+    name: str, value: object, max_entries: int, max_characters: int
+) -> tuple[str, ...]:
+    """A tuple of texts, none empty, each of whole characters; from one text or many.
+
+    What is too much is refused by its length, before anything walks it.
+    """
     if value is None:
         return ()
     texts = (value,) if isinstance(value, str) else value
     if isinstance(texts, (bytes, bytearray)) or not isinstance(texts, Sequence):
         raise fault(name, value, "a text or a sequence of texts")
+    check_count(name, len(texts), max_entries)
     for text in texts:
         if not isinstance(text, str):
             raise fault(name, text, "a text or a sequence of texts", item=" entry")
         if not text:
             raise fault(name, text, "free of empty texts", item=" entry")
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if len(text) > max_characters:
+            raise InvalidRequest(
+                f"{name} has an entry of {len(text)} characters, at most "
+                f"{max_characters}",
+                field=name,
+                value=len(text),
+            )
+        if not _is_whole(text):
             raise fault(name, text, "free of lone surrogates", item=" entry")
     return tuple(texts)
 
 
-def as_ids(name: str, value: object) -> tuple[int, ...]:
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_ids(name: str, value: object, max_entries: int) -> tuple[int, ...]:
     """A tuple of token ids, none negative."""
     if value is None:
         return ()
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise fault(name, value, "a sequence of token ids")
-    return tuple(as_int(name, token_id, 0, item=" entry") for token_id in value)
+    if isinstance(value, Sized):
+        check_count(name, len(value), max_entries)
+    # Some tell no length before they are read.
+    ids = tuple(islice(value, max_entries + 1))
+    check_count(name, len(ids), max_entries)
+    return tuple(as_int(name, token_id, 0, item=" entry") for token_id in ids)
 
 
-def as_bias(name: str, value: object, limit: float) -> Mapping[int, float]:
+def as_bias(
+    name: str, value: object, limit: float, max_entries: int
+) -> Mapping[int, float]:
     """A read-only mapping of token ids to numbers from ``-limit`` to ``limit``."""
     if value is None:
         value = {}
     if not isinstance(value, Mapping):
         raise fault(name, value, "a mapping of token ids to numbers")
+    check_count(name, len(value), max_entries)
     bias: dict[int, float] = {}
     for key, amount in value.items():
         # OpenAI's JSON has the ids as text.

@@ -25,8 +25,15 @@ from .structured_output import StructuredOutput
 MAX_SAMPLES: Final = 1024
 MAX_LOGPROBS: Final = 1_000_000
 """Above any vocabulary; the engine's own ``max_logprobs`` is the limit users meet."""
-MAX_TEXTS: Final = {"stop": 64, "bad_words": 1024}
-"""Most entries of the fields that hold texts."""
+MAX_ENTRIES: Final = {
+    "stop": 64,
+    "bad_words": 1024,
+    "stop_token_ids": 1024,
+    "logit_bias": 4096,
+    "allowed_token_ids": 1_000_000,
+}
+"""Of the fields that hold many values, each of which is looked at while others wait. An
+allow-list may name a whole vocabulary, whatever the model's."""
 MAX_TEXT_CHARACTERS: Final = 4096
 """Of one entry: a text is looked for, or spelled, while others wait."""
 MAX_SEED: Final = 2**64 - 1
@@ -41,6 +48,7 @@ _OPTIONAL_INTS: Final = (
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
 )
+_TEXTS: Final = ("stop", "bad_words")
 _FLAGS: Final = (
     "include_stop_str_in_output",
     "ignore_eos",
@@ -83,7 +91,7 @@ class SamplingParams:
     """Above 0: the logit of every id in *prompt or output* is divided by it when
     positive, multiplied when negative."""
     logit_bias: Mapping[int, float] = field(default_factory=lambda: _NO_BIAS)
-    """Token id to a bias in [-100, 100], added to its logit."""
+    """Token id to a bias in [-100, 100], added to its logit; up to 4096 ids."""
     allowed_token_ids: tuple[int, ...] | None = None
     """If given, no other id can be drawn; not empty."""
     bad_words: tuple[str, ...] = ()
@@ -100,7 +108,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Texts that end the answer; cut from it. Adds to the model's own ends."""
     stop_token_ids: tuple[int, ...] = ()
-    """Ids that end the answer; part of ``token_ids``. Adds to the model's own ends."""
+    """Up to 1024 ids that end the answer; part of ``token_ids``. Adds to the model's own
+    ends."""
     include_stop_str_in_output: bool = False
     """Whether ``text`` ends with the stop string (or stop token's text) it met."""
     ignore_eos: bool = False
@@ -156,13 +165,16 @@ class SamplingParams:
             yield name, as_float(name, getattr(self, name), -2.0, 2.0)
         name = "repetition_penalty"
         yield name, as_positive_float(name, self.repetition_penalty)
-        yield "logit_bias", as_bias("logit_bias", self.logit_bias, MAX_BIAS)
+        name = "logit_bias"
+        yield name, as_bias(name, self.logit_bias, MAX_BIAS, MAX_ENTRIES[name])
         if self.allowed_token_ids is not None:
             name = "allowed_token_ids"
-            yield name, as_ids(name, self.allowed_token_ids)
-        yield "stop_token_ids", as_ids("stop_token_ids", self.stop_token_ids)
-        for name in ("stop", "bad_words"):
-            yield name, as_texts(name, getattr(self, name))
+            yield name, as_ids(name, self.allowed_token_ids, MAX_ENTRIES[name])
+        name = "stop_token_ids"
+        yield name, as_ids(name, self.stop_token_ids, MAX_ENTRIES[name])
+        for name in _TEXTS:
+            texts = getattr(self, name)
+            yield name, as_texts(name, texts, MAX_ENTRIES[name], MAX_TEXT_CHARACTERS)
         yield "min_tokens", as_int("min_tokens", self.min_tokens, 0)
         for name, low, high in _OPTIONAL_INTS:
             if getattr(self, name) is not None:
@@ -194,28 +206,13 @@ class SamplingParams:
                 field="ignore_eos",
                 value=self.ignore_eos,
             )
-        for name, limit in MAX_TEXTS.items():
-            self._check_texts(name, getattr(self, name), limit)
-
-    def _check_texts(self, name: str, texts: tuple[str, ...], limit: int) -> None:
-        if texts and not self.detokenize:
-            raise InvalidRequest(
-                f"{name} needs text, but detokenize is False", field=name, value=texts
-            )
-        if len(texts) > limit:
-            raise InvalidRequest(
-                f"{name} has {len(texts)} entries, at most {limit}",
-                field=name,
-                value=len(texts),
-            )
-        longest = max(map(len, texts), default=0)
-        if longest > MAX_TEXT_CHARACTERS:
-            raise InvalidRequest(
-                f"{name} has an entry of {longest} characters, at most "
-                f"{MAX_TEXT_CHARACTERS}",
-                field=name,
-                value=longest,
-            )
+        for name in _TEXTS:
+            if getattr(self, name) and not self.detokenize:
+                raise InvalidRequest(
+                    f"{name} needs text, but detokenize is False",
+                    field=name,
+                    value=getattr(self, name),
+                )
 
 
 def _from_values(values: dict[str, Any]) -> SamplingParams:

@@ -12,6 +12,9 @@ from .errors import InvalidRequest
 from .field_checks import as_texts, fault
 from .shown_value import shown
 
+MAX_CHOICES: Final = 4096
+MAX_CHARACTERS: Final = 2**20
+"""Of one text, before anything looks into it; who compiles it may take less."""
 _FIELD: Final = "structured_output"
 
 
@@ -50,7 +53,9 @@ class StructuredOutput:
         """Check every field and bring it into one shape."""
         object.__setattr__(self, "kind", _as_kind(self.kind))
         object.__setattr__(self, "text", _as_text(self.text))
-        choices = as_texts(f"{_FIELD}.choices", self.choices)
+        choices = as_texts(
+            f"{_FIELD}.choices", self.choices, MAX_CHOICES, MAX_CHARACTERS
+        )
         object.__setattr__(self, "choices", choices)
         self._check_parts()
 
@@ -87,4 +92,6 @@ def _as_kind(value: object) -> GrammarKind:
 def _as_text(value: object) -> str:
     if not isinstance(value, str):
         raise fault(f"{_FIELD}.text", value, "a text")
-    return as_texts(f"{_FIELD}.text", value)[0] if value else value
+    if not value:
+        return value
+    return as_texts(f"{_FIELD}.text", value, 1, MAX_CHARACTERS)[0]

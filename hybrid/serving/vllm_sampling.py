@@ -4,16 +4,16 @@ proto3 sends no presence for plain numbers: 0 stands for "not given" where 0 its
 would make no sense. Source: smg-grpc-servicer 0.14.1 (``vllm/servicer.py``).
 """
 
-from collections.abc import Sized
 from typing import Any, Final
 
 from hybrid.scheduler import (
     GrammarKind,
-    InvalidRequest,
     SamplingParams,
     StructuredOutput,
 )
-from hybrid.scheduler.sampling_params import MAX_SEED, MAX_TEXTS
+from hybrid.scheduler.field_checks import check_count
+from hybrid.scheduler.sampling_params import MAX_ENTRIES, MAX_SEED
+from hybrid.scheduler.structured_output import MAX_CHOICES
 
 ALL_IDS: Final = -1
 """As a number of log-probabilities: one for every id."""
@@ -30,15 +30,14 @@ def sampling_params_of(message: Any, *, vocab_size: int) -> SamplingParams:
 
     Args:
         message: the protocol's parameters.
-        vocab_size: how many log-probabilities "all" are; no list of ids is longer.
+        vocab_size: how many log-probabilities "all" are.
 
     Raises:
         InvalidRequest: a value is outside its range; names the field.
     """
     # Before anything walks them: this is the loop that serves everybody.
-    _check_length("stop", message.stop, MAX_TEXTS["stop"])
-    _check_length("stop_token_ids", message.stop_token_ids, vocab_size)
-    _check_length("logit_bias", message.logit_bias, vocab_size)
+    for name in ("stop", "stop_token_ids", "logit_bias"):
+        check_count(name, len(getattr(message, name)), MAX_ENTRIES[name])
     stop = tuple(message.stop)
     return SamplingParams(
         n=message.n or 1,
@@ -79,19 +78,11 @@ def _structured_output(message: Any) -> StructuredOutput | None:
             is_on = message.json_object
             return StructuredOutput(GrammarKind.JSON_OBJECT) if is_on else None
         case "choice":
+            check_count("choice", len(message.choice.choices), MAX_CHOICES)
             choices = tuple(message.choice.choices)
             return StructuredOutput(GrammarKind.CHOICE, choices=choices)
         case kind:
             return StructuredOutput(GrammarKind(kind), getattr(message, kind))
-
-
-def _check_length(field: str, values: Sized, limit: int) -> None:
-    if len(values) > limit:
-        raise InvalidRequest(
-            f"{field} has {len(values)} entries, at most {limit}",
-            field=field,
-            value=len(values),
-        )
 
 
 def _num_logprobs(count: int | None, vocab_size: int) -> int | None:

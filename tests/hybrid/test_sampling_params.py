@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,17 +33,18 @@ BAD = {
         {"x": 1},
         {1.5: 1},
         {1: 1, "1": 2},
+        dict.fromkeys(range(4097), 1),
         [1],
         0,
         5,
     ],
-    "allowed_token_ids": [[], [-1], [1.0], ["1"], "12", 5, [True]],
-    "bad_words": [[""], [1], 5, b"a", ["\ud800"]],
+    "allowed_token_ids": [[], [-1], [1.0], ["1"], "12", 5, [True], range(1_000_001)],
+    "bad_words": [[""], [1], 5, b"a", ["\ud800"], ["x"] * 1025],
     "min_tokens": [-1, 1.0, None],
     "max_tokens": [0, -1, 1.5, True],
     "seed": [-1, 2**64, 1.0, "7"],
     "stop": ["", ["a", ""], [None], 5, b"", {"a"}, ["\udfff"], ["x"] * 65, "x" * 4097],
-    "stop_token_ids": [[-1], [1.5], "1", b"1", 5],
+    "stop_token_ids": [[-1], [1.5], "1", b"1", 5, [1] * 1025],
     "include_stop_str_in_output": [None, 1, "yes"],
     "ignore_eos": [None, 0, "no"],
     "skip_special_tokens": [None, 1],
@@ -60,6 +63,54 @@ def test_a_value_outside_its_range_names_the_field(field: str, value: Any) -> No
     with pytest.raises(InvalidRequest, match=f"^{field}") as caught:
         SamplingParams(**{field: value})
     assert caught.value.field == field
+
+
+class Counted(Sequence[Any]):
+    """A long list that counts what is read of it."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+        self.num_read = 0
+
+    def __len__(self) -> int:
+        return 10_000_000
+
+    def __getitem__(self, _: Any) -> Any:
+        self.num_read += 1
+        return self._item
+
+
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("stop", "x"),
+        ("bad_words", "x"),
+        ("stop_token_ids", 1),
+        ("allowed_token_ids", 1),
+    ],
+)
+def test_a_list_that_is_too_long_is_not_read(field: str, item: Any) -> None:
+    """Its length says enough."""
+    values = Counted(item)
+    with pytest.raises(InvalidRequest, match=f"^{field} has 10000000 entries, at most"):
+        SamplingParams(**{field: values})
+    assert values.num_read == 0
+
+
+def test_neither_are_choices() -> None:
+    """They are looked at where the request is, before anybody compiles them."""
+    choices: Any = Counted("x")
+    with pytest.raises(InvalidRequest, match="10000000 entries, at most 4096"):
+        StructuredOutput(GrammarKind.CHOICE, choices=choices)
+    assert choices.num_read == 0
+
+
+def test_ids_without_a_length_are_read_up_to_the_limit() -> None:
+    """An iterator without an end is no way to stall a caller."""
+    ids = itertools.count()
+    with pytest.raises(InvalidRequest, match="stop_token_ids has 1025 entries"):
+        SamplingParams(stop_token_ids=ids)  # type: ignore[arg-type] # read as any list
+    assert next(ids) == 1025
 
 
 def test_every_field_has_a_value_that_is_refused() -> None:

@@ -1,11 +1,13 @@
 """What is too large is refused by its length: nothing walks it in the serving loop."""
 
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
 from hybrid import InvalidRequest
+from hybrid.serving import vllm_sampling
 from hybrid.serving.serve_config import ServeConfig
 from hybrid.serving.vllm_request import parse_request
 from hybrid.serving.vllm_sampling import sampling_params_of
@@ -85,17 +87,20 @@ def test_the_limit_is_the_engines_own(num_tokens: int) -> None:
     ("field", "values", "limit"),
     [
         ("stop", ["x"] * 65, 64),
-        ("stop_token_ids", [1] * 98, 97),
-        ("logit_bias", dict.fromkeys(range(98), 0.5), 97),
+        ("stop_token_ids", [1] * 1025, 1024),
+        ("logit_bias", dict.fromkeys(range(4097), 0.5), 4096),
+        ("choice", pb.ChoiceConstraint(choices=["x"] * 4097), 4096),
     ],
 )
 def test_a_list_is_no_longer_than_it_can_mean_anything(
-    field: str, values: Any, limit: int
+    field: str, values: Any, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stop strings have a limit of their own, ids that of the vocabulary."""
+    """It is refused by its length: no parameters are made of it."""
+    monkeypatch.setattr(vllm_sampling, "SamplingParams", Mock())
     message = pb.SamplingParams(**{field: values})
     with pytest.raises(InvalidRequest, match=f"{field} has {limit + 1} entries"):
         sampling_params_of(message, vocab_size=97)
+    assert vllm_sampling.SamplingParams.mock_calls == []
 
 
 def test_a_message_is_at_most_a_few_mebibytes_unless_chosen() -> None:
