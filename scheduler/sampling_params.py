@@ -108,8 +108,8 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     """Texts that end the answer; cut from it. Adds to the model's own ends."""
     stop_token_ids: tuple[int, ...] = ()
-    """Up to 1024 ids that end the answer; part of ``token_ids``. Adds to the model's own
-    ends."""
+    """Up to 1024 ids that end the answer; part of ``token_ids``. Adds to the model's
+    own ends."""
     include_stop_str_in_output: bool = False
     """Whether ``text`` ends with the stop string (or stop token's text) it met."""
     ignore_eos: bool = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from hybrid.scheduler import InvalidRequest, ModelNotFound, SamplingParams
+from hybrid.scheduler.field_checks import check_count
 from hybrid.scheduler.shown_value import shown
 
 from .kserve_tensors import TensorValue, read_inputs
@@ -32,6 +33,8 @@ OUTPUTS: Final = {
     "num_output_tokens": "UINT32",
 }
 """Names and datatypes; one value a sample."""
+MAX_OUTPUTS: Final = 16
+"""Names of one request; some come twice."""
 SAMPLING_FIELDS: Final = frozenset(entry.name for entry in fields(SamplingParams)) - {
     "detokenize",
     "logprobs",
@@ -182,6 +185,7 @@ def _parse_object(given: TensorValue) -> dict[str, object]:
 
 
 def _wanted_outputs(request: Any) -> tuple[str, ...]:
+    check_count("outputs", len(request.outputs), MAX_OUTPUTS)
     names = tuple(dict.fromkeys(output.name for output in request.outputs))
     unknown = [name for name in names if name not in OUTPUTS]
     if unknown:

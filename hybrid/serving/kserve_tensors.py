@@ -7,15 +7,20 @@ beside it, little-endian, each text after its length (uint32).
 import math
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from hybrid.scheduler import InvalidRequest
+from hybrid.scheduler.field_checks import check_count
 from hybrid.scheduler.shown_value import shown
 
 from .kserve_messages import MESSAGES
 
 TensorValue = bool | int | float | str
 
+MAX_INPUTS: Final = 64
+MAX_VALUES: Final = 2**18
+"""Of one tensor: more ids than vocabularies have. Fields have limits of their own."""
 MAX_DIMENSIONS: Final = 8
 _TEXT: Final = "BYTES"
 _LENGTH: Final = struct.Struct("<I")
@@ -42,6 +47,9 @@ def read_inputs(request: Any) -> dict[str, list[TensorValue]]:
     Raises:
         InvalidRequest: a tensor contradicts itself, or comes twice.
     """
+    # Before anything walks them: this is the loop that serves everybody.
+    check_count("inputs", len(request.inputs), MAX_INPUTS)
+    check_count("raw_input_contents", len(request.raw_input_contents), MAX_INPUTS)
     typed = [tensor.HasField("contents") for tensor in request.inputs]
     raw = list(request.raw_input_contents)
     if raw and (any(typed) or len(raw) != len(typed)):
@@ -67,13 +75,17 @@ def _read(tensor: Any, raw: bytes | None) -> list[TensorValue]:
         )
     letter, field = _FORMS[datatype]
     if raw is None:
-        values = list(getattr(tensor.contents, field))
+        contents = getattr(tensor.contents, field)
+        _check_count(name, len(contents))
+        values = list(contents)
     elif datatype == _TEXT:
-        values = list(_split(name, raw))
+        values = list(islice(_split(name, raw), MAX_VALUES + 1))
+        _check_count(name, len(values))
     elif len(raw) % struct.calcsize(letter):
         raise _fault(name, f"has {len(raw)} bytes, which are no whole {datatype}s")
     else:
         count = len(raw) // struct.calcsize(letter)
+        _check_count(name, count)
         values = list(struct.unpack(f"<{count}{letter}", raw))
     shape = tensor.shape[: MAX_DIMENSIONS + 1]
     if len(shape) > MAX_DIMENSIONS or math.prod(shape) != len(values):
@@ -81,6 +93,10 @@ def _read(tensor: Any, raw: bytes | None) -> list[TensorValue]:
     if datatype == _TEXT:
         return [_decode(name, value) for value in values]
     return values
+
+
+def _check_count(name: str, count: int) -> None:
+    check_count(f"input {shown(name)}", count, MAX_VALUES)
 
 
 def _split(name: str, raw: bytes) -> Iterator[bytes]:
