@@ -86,6 +86,7 @@ class AsyncHybridEngine:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        ended: Callable[[], None] | None = None,
     ) -> AsyncGenerator[RequestOutput]:
         """Continue one prompt; yields the answer so far whenever it has grown.
 
@@ -96,6 +97,7 @@ class AsyncHybridEngine:
             sampling_params: ``None``: the defaults.
             request_id: for logs and ``abort``; ``None``: a number.
             priority: lower runs first under the priority policy.
+            ended: called when nothing more is made, even while nobody reads.
 
         Raises:
             InvalidRequest: the request is at fault; nothing was queued.
@@ -105,7 +107,7 @@ class AsyncHybridEngine:
         """
         self._check_open()
         request_id = self._new_id(request_id)
-        mailbox = OutputMailbox()
+        mailbox = OutputMailbox(ended)
         self._mailboxes[request_id] = mailbox
         is_over = False
         try:

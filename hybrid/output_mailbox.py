@@ -5,6 +5,8 @@ fewer, larger steps, stalls nobody, and takes no memory.
 """
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from .early_end import aborted
 from .outputs import RequestOutput
@@ -13,7 +15,13 @@ from .outputs import RequestOutput
 class OutputMailbox:
     """Room for one output or one error; used inside the event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[], None] | None = None) -> None:
+        """Begin empty.
+
+        Args:
+            ended: called with the last output or the error, read or not.
+        """
+        self._ended: Final = ended
         self._output: RequestOutput | None = None
         self._newest: RequestOutput | None = None
         """As ``_output``, but kept when it is read; ``None``: ``begin`` is to come."""
@@ -34,6 +42,8 @@ class OutputMailbox:
             output = aborted(output)
         self._output = self._newest = output
         self._is_filled.set()
+        if output.finished:
+            self._tell_end()
 
     def abort(self) -> None:
         """Have what there is be the last output, however long the engine's step takes.
@@ -48,6 +58,11 @@ class OutputMailbox:
         """Leave an error; it is raised once the output before it was read."""
         self._error = error
         self._is_filled.set()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._ended is not None:
+            self._ended()
 
     async def get(self) -> RequestOutput:
         """Wait for an output newer than the last one read.

@@ -32,7 +32,7 @@ class Admission:
         self.num_requests = 0
         self.num_tokens = 0
 
-    def enter(self, num_tokens: int) -> None:
+    def enter(self, num_tokens: int) -> "Place":
         """Take a request in.
 
         Raises:
@@ -44,11 +44,7 @@ class Admission:
             self._check("tokens", self.num_tokens + num_tokens, self._limits.max_tokens)
         self.num_requests += 1
         self.num_tokens += num_tokens
-
-    def leave(self, num_tokens: int) -> None:
-        """Let a request go, however it ended."""
-        self.num_requests -= 1
-        self.num_tokens -= num_tokens
+        return Place(self, num_tokens)
 
     @staticmethod
     def _check(what: str, count: int, limit: int | None) -> None:
@@ -57,3 +53,19 @@ class Admission:
                 f"the server is full: {count} {what} in flight, at most {limit}",
                 retry_after_s=RETRY_AFTER_S,
             )
+
+
+class Place:
+    """What one request takes of a server."""
+
+    def __init__(self, admission: Admission, num_tokens: int) -> None:
+        self._admission: Final = admission
+        self._num_tokens: Final = num_tokens
+        self._is_taken = True
+
+    def leave(self) -> None:
+        """Let others have it; twice is no error."""
+        if self._is_taken:
+            self._is_taken = False
+            self._admission.num_requests -= 1
+            self._admission.num_tokens -= self._num_tokens

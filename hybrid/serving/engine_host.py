@@ -17,7 +17,7 @@ from hybrid.outputs import RequestOutput
 from hybrid.prompt import Prompt
 from hybrid.scheduler import EngineClosed, Overloaded, SamplingParams
 
-from .admission import RETRY_AFTER_S, Admission, AdmissionLimits
+from .admission import RETRY_AFTER_S, Admission, AdmissionLimits, Place
 from .prompt_load import PromptLoad
 from .served_model import ServedModel
 
@@ -120,12 +120,17 @@ class EngineHost:
             InvalidRequest: the request is at fault.
             EngineFailed: the engine failed while this request ran.
         """
-        num_tokens = self._enter(request_id, num_prompt_tokens, params)
+        place = self._enter(request_id, num_prompt_tokens, params)
         end: RequestOutput | BaseException | None = None
         for watcher in self.watchers:
             watcher.began(request_id, params)
         outputs = self.engine.generate(
-            prompt, params, request_id=request_id, priority=priority
+            prompt,
+            params,
+            request_id=request_id,
+            priority=priority,
+            # Others may come in, however long a client takes to read its answer.
+            ended=place.leave,
         )
         try:
             async for output in outputs:
@@ -134,8 +139,6 @@ class EngineHost:
                     watcher.progressed(output)
                 if output.finished:
                     end = output
-                    # Others may come in, however long a client takes to read this.
-                    self.admission.leave(num_tokens)
                 yield output
         except BaseException as error:
             end = end or error
@@ -144,25 +147,23 @@ class EngineHost:
             # Closed here, not when it is collected: the blocks are free at once.
             await outputs.aclose()
             assert end is not None, "a stream ends with a last output or an error"
-            if not isinstance(end, RequestOutput):
-                self.admission.leave(num_tokens)
+            place.leave()
             self._leave(request_id)
             for watcher in self.watchers:
                 watcher.ended(request_id, end)
 
     def _enter(
         self, request_id: str, num_prompt_tokens: int, params: SamplingParams
-    ) -> int:
-        """Take a request in; as how many tokens it counts."""
+    ) -> Place:
+        """Take a request in."""
         if self._is_draining:
             raise EngineClosed("the server is shutting down")
-        num_tokens = self._most_tokens(num_prompt_tokens, params)
-        self.admission.enter(num_tokens)
+        place = self.admission.enter(self._most_tokens(num_prompt_tokens, params))
         self.last_request_s = time.time()
         self.prompts.came(request_id, num_prompt_tokens)
         self._live.add(request_id)
         self._is_idle.clear()
-        return num_tokens
+        return place
 
     def _most_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         """What a request may come to hold: every sample ends where the context does."""

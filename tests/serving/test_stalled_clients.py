@@ -24,14 +24,15 @@ INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 LIMITS = AdmissionLimits(max_requests=2)
 
 
-def test_an_answer_that_is_there_holds_no_room() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_there_holds_no_room(stream: bool) -> None:
     """However long its client takes to read it, others are let in."""
     engine = make_engine()
 
     async def body(served: Served) -> None:
         async with ShutClient.connected(served.address) as client:
             for number in range(2):
-                message = request([5] * 9, request_id=str(number))
+                message = request([5] * 9, request_id=str(number), stream=stream)
                 client.call(2 * number + 1, GENERATE, message)
             ended = {"length": 2}
             await until(lambda: served.host.stats().requests_finished_total == ended)
