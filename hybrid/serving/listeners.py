@@ -24,6 +24,8 @@ _OPTIONS: Final = (
     # A peer that is gone, or takes no bytes, is found out by pings of ours.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # Seen of gRPC 1.85: this is what closes it, and it is 60 s by itself.
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     # More calls wait at their client. A gateway has one connection for all it carries.
     ("grpc.max_concurrent_streams", 4096),

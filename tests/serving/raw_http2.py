@@ -63,6 +63,11 @@ class ShutClient:
         payload = b"\0" + struct.pack(">I", len(data)) + data
         self._send(DATA, END_STREAM, stream, payload)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has closed the connection."""
+        return self._reader.at_eof()
+
     def open(self, stream: int) -> None:
         """Let the server send a million bytes on a stream."""
         self._send(WINDOW_UPDATE, stream=stream, payload=struct.pack(">I", 1 << 20))
