@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import structlog
 
@@ -33,7 +33,9 @@ from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
 from .processed_request import ProcessedRequest
 from .prompt import Prompt
+from .thread_calls import ThreadCalls
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 CLOSE_TIMEOUT_S: Final = 30.0
@@ -61,14 +63,13 @@ class AsyncHybridEngine:
         self._kv_events: Final = KvEventHub(engine, self._to_loop)
         self._subscriptions: Final[set[KvSubscription]] = set()
         """Of the event loop: those that somebody reads."""
-        self._answers: Final[set[asyncio.Future[bool]]] = set()
-        """Of the event loop: what the engine's thread was asked."""
         self._error: Exception | None = None
         self.has_ended: Final = asyncio.Event()
         """Set once no request is answered any more, by whatever end."""
         self._thread: Final = EngineThread(
             engine, took_turn=self._took_turn, ended=self._ended
         )
+        self._calls: Final = ThreadCalls(self._thread.send, self._to_loop)
 
     @property
     def is_running(self) -> bool:
@@ -154,14 +155,18 @@ class AsyncHybridEngine:
         Raises:
             EngineClosed: the engine has ended.
         """
+        return await self.call(self._engine.reset_prefix_cache)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run a function in the engine's thread, between two steps.
+
+        What it raises ends the engine.
+
+        Raises:
+            EngineClosed: the engine has ended.
+        """
         self._check_open()
-        answer: asyncio.Future[bool] = self._loop.create_future()
-        self._answers.add(answer)
-        try:
-            self._thread.send(partial(self._reset, answer))
-            return await answer
-        finally:
-            self._answers.remove(answer)
+        return await self._calls.run(function)
 
     async def subscribe_kv_events(self) -> AsyncGenerator[KvEventBatch]:
         """Tell what can be found in the prefix cache, now and after every step.
@@ -253,10 +258,6 @@ class AsyncHybridEngine:
         if output is not None:
             self._post([output])
 
-    def _reset(self, answer: asyncio.Future[bool]) -> None:
-        is_done = self._engine.reset_prefix_cache()
-        self._to_loop(partial(_settle, answer, is_done))
-
     def _post(self, outputs: list[RequestOutput]) -> None:
         letters = [
             (self._owners[output.request_id], output)
@@ -282,17 +283,10 @@ class AsyncHybridEngine:
             mailbox.fail(error)
         for subscription in self._subscriptions:
             subscription.fail(error)
-        for answer in self._answers:
-            if not answer.done():
-                answer.set_exception(error)
+        self._calls.fail_all(error)
         self.has_ended.set()
 
 
 def _deliver(letters: Sequence[tuple[OutputMailbox, RequestOutput]]) -> None:
     for mailbox, output in letters:
         mailbox.put(output)
-
-
-def _settle(answer: asyncio.Future[bool], value: bool) -> None:
-    if not answer.done():
-        answer.set_result(value)

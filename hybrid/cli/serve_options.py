@@ -61,6 +61,10 @@ class ServeOptions:
         str | None,
         _option("--served-model-name", help="What clients call the model."),
     ] = None
+    profile_dir: Annotated[
+        Path | None,
+        _option("--profile-dir", help="Let clients have profiles written there."),
+    ] = None
     kserve: Annotated[
         bool, _option("--kserve", help="Serve KServe's inference protocol too.")
     ] = False
@@ -149,6 +153,7 @@ class ServeOptions:
             shutdown_timeout_s=self.shutdown_timeout,
             served_model_name=self.served_model_name,
             kserve=self.kserve,
+            profile_dir=self.profile_dir,
             metrics_host=self.metrics_host,
             metrics_port=self.metrics_port,
             otlp_traces_endpoint=self.otlp_traces_endpoint,

@@ -58,6 +58,8 @@ class ServeConfig:
     """How long requests may go on once the server is told to end."""
     served_model_name: str | None = None
     """What clients call the model; ``None``: as it was named here."""
+    profile_dir: Path | None = None
+    """Where clients may have profiles written; ``None``: none are taken."""
     kserve: bool = False
     """Whether the Open Inference Protocol (KServe v2) is served too."""
     metrics_host: str = LOOPBACK

@@ -210,7 +210,7 @@ class _Server:
     ) -> None:
         door, ending = self._door, self._ending
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(
-            VllmEngineService(host), door.services
+            VllmEngineService(host, self._config.profile_dir), door.services
         )
         if self._config.kserve:
             add_kserve(door.services, host)

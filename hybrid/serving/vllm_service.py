@@ -5,6 +5,7 @@ The messages are those of smg-grpc-proto; the meaning follows smg-grpc-servicer 
 
 import time
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -17,18 +18,17 @@ from hybrid.scheduler import UnsupportedFeature
 from .answer_writer import AnswerWriter
 from .cache_flush import flush_cache
 from .engine_host import EngineHost, HostState
+from .engine_profiler import EngineProfiler
 from .generation_rate import GenerationRate
 from .live_requests import LiveRequests
 from .tokenizer_archive import TokenizerArchive
 from .vllm_info import loads, model_info, server_info
 from .vllm_kv_events import KvEventMessages
+from .vllm_profile import check_profile_request
 from .vllm_request import parse_request
 from .vllm_stream import AnswerMessages
 
-NO_PROFILER: Final = (
-    "this server has no profiler of its own: a sampling profiler (py-spy, perf) "
-    "attaches to its process from outside"
-)
+NO_PROFILER: Final = "this server takes no profiles: start it with --profile-dir"
 
 
 class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # untyped
@@ -37,8 +37,17 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
     What a method raises becomes a status by the ``ServiceTable`` that it is called by.
     """
 
-    def __init__(self, host: EngineHost) -> None:
+    def __init__(self, host: EngineHost, profile_dir: Path | None = None) -> None:
+        """Serve one engine.
+
+        Args:
+            host: the engine.
+            profile_dir: where profiles may be written; ``None``: none are taken.
+        """
         model = host.model
+        self._profiler: Final = (
+            None if profile_dir is None else EngineProfiler(host.engine, profile_dir)
+        )
         self._host: Final = host
         self._live: Final = LiveRequests()
         self._rate: Final = GenerationRate()
@@ -142,13 +151,29 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
             success=False, message="requests are running: nothing was done"
         )
 
-    async def StartProfile(self, request: Any, context: Any) -> None:
-        """Refused; see ``NO_PROFILER``."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
+    async def StartProfile(self, request: Any, context: Any) -> Any:
+        """Profile the engine's thread, where the server was told a directory."""
+        if self._profiler is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
+            return None
+        check_profile_request(request)
+        output_dir = request.output_dir if request.HasField("output_dir") else None
+        if await self._profiler.start(output_dir):
+            return common_pb2.ProfileResponse(success=True, message="it has begun")
+        return common_pb2.ProfileResponse(
+            success=False, message="a profile is being taken: nothing was done"
+        )
 
-    async def StopProfile(self, request: Any, context: Any) -> None:
-        """Refused; see ``NO_PROFILER``."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
+    async def StopProfile(self, request: Any, context: Any) -> Any:
+        """End the profile; the message is its file's path on the server."""
+        if self._profiler is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_PROFILER)
+            return None
+        path = await self._profiler.stop()
+        return common_pb2.ProfileResponse(
+            success=path is not None,
+            message="no profile is being taken" if path is None else str(path),
+        )
 
     async def Embed(self, request: Any, context: Any) -> None:
         """Refused: the engine's executors give logits, not embeddings."""

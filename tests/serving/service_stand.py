@@ -77,13 +77,15 @@ async def serving(
     engine: HybridEngine,
     model: ServedModel | None = None,
     limits: AdmissionLimits | None = None,
+    profile_dir: Path | None = None,
 ) -> AsyncIterator[Served]:
     """Serve an engine on a free port; closes everything at the end."""
     server, table = server_and_table()
     port = server.add_insecure_port("127.0.0.1:0")
     async with AsyncHybridEngine(engine) as asynchronous:
         host = EngineHost(asynchronous, model or model_of(engine), limits)
-        pb_grpc.add_VllmEngineServicer_to_server(VllmEngineService(host), table)
+        service = VllmEngineService(host, profile_dir)
+        pb_grpc.add_VllmEngineServicer_to_server(service, table)
         await server.start()
         address = f"127.0.0.1:{port}"
         try:
@@ -99,11 +101,12 @@ def serve(
     body: Callable[[Served], Awaitable[T]],
     model: ServedModel | None = None,
     limits: AdmissionLimits | None = None,
+    profile_dir: Path | None = None,
 ) -> T:
     """Run ``body`` against a service; bounded."""
 
     async def main() -> T:
-        async with serving(engine, model, limits) as served:
+        async with serving(engine, model, limits, profile_dir) as served:
             async with asyncio.timeout(TIMEOUT_S):
                 return await body(served)
 

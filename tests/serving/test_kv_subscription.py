@@ -268,6 +268,6 @@ def test_a_caller_that_leaves_a_reset_leaves_nothing() -> None:
         executor.let_go()
         await stream.aclose()
         assert await serving.reset_prefix_cache()
-        assert not serving._answers
+        assert not serving._calls._answers
 
     serve(engine, body)

@@ -198,7 +198,7 @@ def test_a_flush_waits_for_nothing_unless_told() -> None:
         running = asyncio.create_task(generate(served, request(PROMPT)))
         await until(lambda: engine.stats().generation_tokens_total == 2)
         pending = asyncio.create_task(flush(served))
-        await until(lambda: bool(served.host.engine._answers))
+        await until(lambda: bool(served.host.engine._calls._answers))
         executor.let_go()
         answer, _ = await asyncio.gather(pending, running)
         assert not answer.success
@@ -252,17 +252,3 @@ def test_a_wait_must_be_a_time(timeout_s: float) -> None:
     status = serve(make_engine(), body)
     assert status.code() is Code.INVALID_ARGUMENT
     assert "timeout_s" in str(status.details())
-
-
-def test_profiling_is_not_offered() -> None:
-    """UNIMPLEMENTED, and what to use instead."""
-
-    async def body(served: Served) -> list[grpc.aio.AioRpcError]:
-        return [
-            await refusal(served.stub.StartProfile(pb.StartProfileRequest())),
-            await refusal(served.stub.StopProfile(pb.StopProfileRequest())),
-        ]
-
-    for status in serve(make_engine(), body):
-        assert status.code() is Code.UNIMPLEMENTED
-        assert "py-spy" in str(status.details())
