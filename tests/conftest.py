@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -30,6 +31,11 @@ def _reason_without_gpu() -> str | None:
 
     return None if torch.cuda.is_available() else "no CUDA device"
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in what a script starts in the background: tests of Ctrl-C, and the processes
+    # that they start, want it as a terminal has it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _NEEDS = {"model": _reason_without_model, "gpu": _reason_without_gpu}
 

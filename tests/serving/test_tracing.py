@@ -22,7 +22,7 @@ from hybrid.scheduler import ExecutorFailed, StepPlan
 from hybrid.serving.engine_host import EngineHost
 from hybrid.serving.tracing import TraceContextInterceptor, Tracing
 from hybrid.serving.vllm_service import VllmEngineService
-from tests.hybrid.null_stand import FaultyExecutor, make_engine
+from tests.hybrid.null_stand import FaultyExecutor, HeldExecutor, make_engine
 from tests.serving.host_stand import ask, with_host
 from tests.serving.service_stand import collect, request, server_and_table
 
@@ -124,6 +124,7 @@ def test_a_client_that_leaves_ends_its_span_once(
     tracing: Tracing, exporter: InMemorySpanExporter
 ) -> None:
     """As aborted, which is no error of the server."""
+    executor = HeldExecutor()
 
     async def body(host: EngineHost) -> None:
         watcher = tracing.watcher(host.model)
@@ -132,12 +133,13 @@ def test_a_client_that_leaves_ends_its_span_once(
         await anext(outputs)
         assert not exporter.get_finished_spans()
         await outputs.aclose()
+        executor.let_go()
         (span,) = exporter.get_finished_spans()
         assert attributes_of(span)["gen_ai.response.finish_reasons"] == ("abort",)
         assert span.status.status_code is StatusCode.UNSET
         assert not watcher._spans
 
-    with_host(make_engine(num_blocks=64), body)
+    with_host(make_engine(num_blocks=64, executor=executor), body)
 
 
 def test_errors_end_spans_by_name_alone(
