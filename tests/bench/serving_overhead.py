@@ -7,12 +7,13 @@ python tests/bench/serving_overhead.py --batch 32
 """
 
 import argparse
+import asyncio
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import numpy as np
@@ -47,27 +48,31 @@ def in_process(options: argparse.Namespace) -> Engine:
 
 
 def through_grpc(address: str) -> Engine:
-    """Generate streams, one thread each."""
-    channel = grpc.insecure_channel(address)
-    stub = pb_grpc.VllmEngineStub(channel)
+    """Generate streams of one event loop, as a gateway has them."""
 
-    def one(numbered: tuple[int, list[int]], num_tokens: int) -> int:
+    async def one(stub: Any, name: str, prompt: list[int], num_tokens: int) -> int:
         request = pb.GenerateRequest(
-            request_id=f"bench-{time.monotonic_ns()}-{numbered[0]}",
-            tokenized=pb.TokenizedInput(input_ids=numbered[1]),
+            request_id=name,
+            tokenized=pb.TokenizedInput(input_ids=prompt),
             sampling_params=pb.SamplingParams(
                 temperature=0, max_tokens=num_tokens, ignore_eos=True
             ),
             stream=True,
         )
-        return sum(len(answer.chunk.token_ids) for answer in stub.Generate(request))
+        answers = stub.Generate(request)
+        return sum([len(answer.chunk.token_ids) async for answer in answers])
 
-    def run(prompts: Prompts, num_tokens: int) -> int:
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            counts = pool.map(one, enumerate(prompts), [num_tokens] * len(prompts))
-            return sum(counts)
+    async def all_of(prompts: Prompts, num_tokens: int) -> int:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = pb_grpc.VllmEngineStub(channel)
+            start = time.monotonic_ns()
+            calls = [
+                one(stub, f"bench-{start}-{index}", prompt, num_tokens)
+                for index, prompt in enumerate(prompts)
+            ]
+            return sum(await asyncio.gather(*calls))
 
-    return run
+    return lambda prompts, num_tokens: asyncio.run(all_of(prompts, num_tokens))
 
 
 def serve(options: argparse.Namespace) -> "tuple[subprocess.Popen[str], str]":
