@@ -1,0 +1,144 @@
+// What Python and the kernels agree on; mirrored by backends/cpu/abi.py, field by field.
+//
+// All arrays belong to the caller. What `hybrid_cpu_create` and `hybrid_cpu_bind_kv` are
+// given by pointer (weights, vectors, the pool) must outlive the model; structs and op
+// lists are copied.
+#ifndef HYBRID_CPU_ABI_H
+#define HYBRID_CPU_ABI_H
+
+#include <cstdint>
+
+#define HYBRID_CPU_ABI_VERSION 1
+
+// How numbers of a weight, or of an activation that a LINEAR reads, are stored.
+//
+// Weights are [N, K] matrices, padded with zeros to Np = ceil16(N), Kp = ceil32(K):
+//   FORMAT_F32   float  [Np/16][Kp][16]
+//   FORMAT_BF16  uint16 [Np/16][Kp/2][16][2]
+//   FORMAT_INT8  uint8  [Np/16][Kp/4][16][4], weight + 128; w = scales[n] * (u - 128)
+//   FORMAT_INT4  records [Np/16][Kp/32] of 320 bytes: uint8 nibbles [4][16][4], where
+//                byte (j, n, b) holds q[n][32g + 4j + b] low and q[n][32g + 16 + 4j + b]
+//                high; float16 d[16]; float16 m[16]; w = d * q + m, q in 0..15
+// Activations are rows of a buffer, K padded with zeros to Kp:
+//   FORMAT_F32   float  [Kp]
+//   FORMAT_BF16  uint16 [Kp]
+//   FORMAT_INT8  int8 [Kp]; int32 [Kp/32] sums of 32; int32 sum of all; float scale;
+//                x = scale * q; also what an INT4 weight is multiplied with
+enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
+
+struct Weight {
+  int32_t format;
+  int32_t rows;         // N: what it puts out
+  int32_t columns;      // K: what it takes in
+  int32_t reserved;
+  const void *data;     // 64-byte aligned
+  const float *scales;  // [Np], FORMAT_INT8 only
+  const float *bias;    // [N] or null
+};
+
+enum OpKind : int32_t {
+  OP_EMBED = 0,       // token ids -> out f32 [width], row of `weight`
+  OP_NORM = 1,        // in f32 [width] -> RMS norm by vectors[norm] -> out in `format`
+  OP_LINEAR = 2,      // in (activation for `weight`) -> out f32 [weight.rows]
+  OP_ROPE_KV = 3,     // in f32 [q|k|v]: norms heads if asked, rotates q in place, stores k, v
+  OP_ATTENTION = 4,   // in f32 [q|k|v] (q rotated) -> out f32 [num_heads * head_dim]
+  OP_SILU_MUL = 5,    // in f32 [2 * width], gate then up -> silu(gate) * up in `format`
+  OP_CONVERT = 6,     // in f32 [width] -> out in `format`
+  OP_SELECT_ROWS = 7, // in f32 [width] of all tokens -> out f32 of the rows with logits
+};
+
+enum OpFlag : int32_t {
+  FLAG_ACCUMULATE = 1, // LINEAR adds to what is in `out`
+  FLAG_LOGITS = 2,     // `out` is the step's logits, not the arena
+  FLAG_ROWS = 4,       // works on selected rows, not on all tokens
+};
+
+struct Op {
+  int32_t kind;
+  int32_t flags;
+  int32_t layer;  // ROPE_KV and ATTENTION: of the pool and of `windows`
+  int32_t weight; // index into weights, or -1
+  int32_t norm;   // index into vectors, or -1; ROPE_KV: of queries
+  int32_t norm2;  // ROPE_KV: of keys, or -1
+  int32_t format; // of the activation put out
+  int32_t width;  // elements a token, where the weight does not say
+  int64_t in;     // byte offsets into the arena, or -1
+  int64_t out;
+};
+
+struct ModelConfig {
+  int32_t abi_version;
+  int32_t variant; // index of an instruction set
+  int32_t num_threads;
+  int32_t chunk_tokens; // tokens of one pass; steps of more take several
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim; // even
+  int32_t num_layers;
+  int32_t num_ops;
+  int32_t num_weights;
+  int32_t num_vectors;
+  int32_t vocab_size; // ids at or above it are refused
+  float norm_epsilon;
+  float attention_scale;
+  float rope_scale; // factor of cosines and sines
+  int32_t reserved;
+  int64_t arena_bytes;
+  const Op *ops;
+  const Weight *weights;
+  const float *const *vectors;
+  const float *inverse_frequencies; // [head_dim / 2]
+  const int32_t *windows;           // [num_layers]: tokens a query sees, 0: all
+};
+
+// A cell is one block's K or V in one layer: [head][token][head_dim] dense. INT8 cells are
+// followed by float scales [head][token]; x = scale * q.
+struct KvPool {
+  void *base;
+  int64_t block_stride; // bytes from one block to the next, of one layer's K or V
+  int64_t layer_stride;
+  int64_t kv_stride; // from K to V
+  int64_t num_blocks;
+  int32_t format; // FORMAT_F32, FORMAT_BF16 or FORMAT_INT8
+  int32_t block_size;
+};
+
+struct Step {
+  int32_t num_tokens;
+  int32_t num_seqs;
+  int32_t num_rows;
+  int32_t reserved;
+  const int64_t *input_ids;     // [num_tokens]
+  const int64_t *positions;     // [num_tokens]
+  const int32_t *query_start;   // [num_seqs + 1]
+  const int32_t *table_start;   // [num_seqs + 1], into block_ids
+  const int32_t *block_ids;     // each sequence's block table
+  const int64_t *logits_rows;   // [num_rows], ascending
+  float *logits;                // [num_rows, vocab_size]
+  double *seconds;              // [num_ops], added to; or null
+};
+
+enum Status : int32_t {
+  STATUS_OK = 0,
+  STATUS_BAD_ABI = 1,
+  STATUS_BAD_CONFIG = 2,
+  STATUS_NO_MEMORY = 3,
+  STATUS_BAD_STEP = 4, // an id, a row or a block is out of range; nothing was written
+};
+
+extern "C" {
+int32_t hybrid_cpu_abi_version();
+int32_t hybrid_cpu_num_variants();
+// "portable", "avx2", "avx512", "avx512_bf16": later ones need more of the machine.
+const char *hybrid_cpu_variant_name(int32_t variant);
+int32_t hybrid_cpu_variant_runs_here(int32_t variant);
+int32_t hybrid_cpu_create(const ModelConfig *config, void **model);
+int32_t hybrid_cpu_bind_kv(void *model, const KvPool *pool);
+// Runs all ops over a step's tokens. One thread at a time; others do their own work.
+int32_t hybrid_cpu_forward(void *model, const Step *step);
+// The arena, for tests that run single ops.
+void *hybrid_cpu_arena(void *model);
+void hybrid_cpu_destroy(void *model);
+}
+
+#endif
