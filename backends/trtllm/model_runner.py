@@ -1,6 +1,6 @@
 """Runs our Llama-shaped model over the attention that the probe chose."""
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import structlog
 import torch
@@ -8,23 +8,20 @@ import torch
 from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import ExecutorConfig, ModelInfo, ProgressCallback
 from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES, KVPool
+from hybrid.backends.pytorch.llama import Llama
+from hybrid.backends.pytorch.llama_loader import load_llama
+from hybrid.backends.pytorch.llama_shape import LlamaShape
 from hybrid.bridge import pack_batch
 from hybrid.scheduler.plan import StepPlan
 
 from .attention import Attention, AttentionNeeds
 from .decode_graphs import DecodeGraphs, graph_memory_bytes
-from .llama import Llama
 from .machine import Machine
-from .model_check import check_model, reference_logits
-from .model_shape import ModelShape
 from .options import Options
 from .probe import choose_attention
 from .runner import CacheSizes, Runner
 from .scaled_kv_pool import make_pool
 from .sent_array import SentArray
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 log = structlog.get_logger()
 
@@ -49,14 +46,11 @@ class ModelRunner(Runner):
         self._config: Final = config
         self._options: Final = options
         self._device: Final = torch.device(config.device)
-        with torch.inference_mode():
-            loaded = _load(source, config, progress)
-            self._shape: Final = ModelShape.of(loaded)
-            self._needs: Final = _needs(self._shape, config, options, machine)
-            choice = choose_attention(options.attention, machine, self._needs)
-            reference = reference_logits(loaded)
-            self._model: Llama | None = Llama(loaded, num_heads=self._shape.num_heads)
-            check_model(self._model, self._needs, reference)
+        loaded = load_llama(source.path, config, "tensorrt_llm", progress)
+        self._model: Llama | None = loaded.model
+        self._shape: Final = loaded.shape
+        self._needs: Final = _needs(loaded.shape, config, options, machine)
+        choice = choose_attention(options.attention, machine, self._needs)
         log.info("attention.chosen", attention=choice.name, passed_over=choice.reasons)
         self._attention_class: Final = choice.attention
         self._attention: Attention | None = None
@@ -147,31 +141,8 @@ class ModelRunner(Runner):
         return model.forward(input_ids, positions, rows, attention)
 
 
-def _load(
-    source: ModelSource, config: ExecutorConfig, progress: ProgressCallback | None
-) -> "PreTrainedModel":
-    # Imported here: transformers takes longer to import than a small model to load.
-    from hybrid.backends.pytorch.model_loader import load_model  # noqa: PLC0415
-    from hybrid.backends.pytorch.rope_check import check_rope  # noqa: PLC0415
-
-    loaded = cast(
-        "PreTrainedModel",
-        load_model(
-            source.path,
-            dtype=config.dtype,
-            device=config.device,
-            attn_implementation="eager",
-            progress=progress,
-        ),
-    )
-    check_rope(
-        loaded.config, config.max_model_len or loaded.config.max_position_embeddings
-    )
-    return loaded
-
-
 def _needs(
-    shape: ModelShape, config: ExecutorConfig, options: Options, machine: Machine
+    shape: LlamaShape, config: ExecutorConfig, options: Options, machine: Machine
 ) -> AttentionNeeds:
     max_model_len = config.max_model_len or shape.max_model_len
     return AttentionNeeds(

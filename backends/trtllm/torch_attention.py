@@ -5,12 +5,7 @@ from typing import ClassVar
 import torch
 
 from hybrid.backends.pytorch.kv_pool import KVPool
-from hybrid.backends.pytorch.paged_attention import (
-    AttentionOptions,
-    attend_contexts,
-    attend_generations,
-)
-from hybrid.backends.pytorch.step_attention import StepAttention, make_step_attention
+from hybrid.backends.pytorch.llama_attention import LlamaAttention
 from hybrid.bridge import PackedBatch
 from hybrid.scheduler.plan import StepPlan
 
@@ -32,36 +27,18 @@ class TorchAttention(Attention):
 
     def __init__(self, needs: AttentionNeeds, pool: KVPool) -> None:
         self._pool = pool
-        self._device = pool.memory.device
-        self._num_heads = needs.num_heads
-        self._num_kv_heads = needs.num_kv_heads
-        self._head_dim = needs.head_dim
-        self._options = [
-            AttentionOptions(needs.scale, window) for window in needs.windows
-        ]
-        self._step: StepAttention | None = None
+        self._attention = LlamaAttention(
+            pool,
+            num_heads=needs.num_heads,
+            scale=needs.scale,
+            windows=needs.windows,
+        )
 
     def begin_step(self, plan: StepPlan, batch: PackedBatch) -> None:
         """See ``Attention``."""
         del batch  # packed anew with the rest of the step's metadata
-        self._step = make_step_attention(plan, self._pool, self._device)
-        self._pool.clear_blocks(self._step.begun_blocks)
+        self._attention.begin_step(plan)
 
     def attend(self, layer: int, qkv: torch.Tensor, output: torch.Tensor) -> None:
         """See ``Attention``."""
-        step = self._step
-        assert step is not None, "begin_step comes before attend"
-        heads = qkv.view(len(qkv), -1, self._head_dim).transpose(0, 1)
-        queries, keys, values = heads.tensor_split(
-            (self._num_heads, self._num_heads + self._num_kv_heads)
-        )
-        self._pool.write(layer, step.places, keys, values)
-        options = self._options[layer]
-        by_head = output.view(len(output), self._num_heads, self._head_dim)
-        contexts = attend_contexts(step, layer, (queries, keys, values), options)
-        for span, attended in zip(step.contexts, contexts, strict=True):
-            by_head[span.start : span.end] = attended.transpose(0, 1)
-        first = step.batch.num_context_tokens
-        if first < len(qkv):
-            rows = queries[:, first:]
-            by_head[first:] = attend_generations(step, layer, rows, options)
+        self._attention.attend(layer, qkv, output)

@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 from hybrid import LLM, SamplingParams
+from hybrid.backends.pytorch.llama import Llama
 from hybrid.backends.trtllm.executor import TrtllmExecutor
-from hybrid.backends.trtllm.llama import Llama
 from hybrid.scheduler import CheckpointError, ConfigError, UnsupportedFeature
 from hybrid.testing import ids_of, run, transformers_answers, write_tiny_model
 from tests.backends.model_directory import change_weights

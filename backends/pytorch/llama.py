@@ -2,20 +2,38 @@
 
 Weights and rotary frequencies come out of transformers' loaded model, which is dropped
 layer by layer, so that both never lie in memory together. Q, K and V are one product,
-as are gate and up: the form in which TensorRT-LLM's operator takes them.
+as are gate and up: the form in which TensorRT-LLM's operator takes them. Products may
+be replaced, say by quantised ones.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch.nn import functional
 
-from .attention import Attention
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+class Attends(Protocol):
+    """Whoever writes K and V and attends; what a step needs was given to it before."""
+
+    def attend(self, layer: int, qkv: torch.Tensor, output: torch.Tensor) -> None:
+        """Write the step's K and V of one layer, then attend.
+
+        Args:
+            layer: index of the layer.
+            qkv: ``[N, (num_heads + 2 * num_kv_heads) * head_dim]``, contiguous: each
+                token's rotated queries, rotated keys, values, head by head.
+            output: ``[N, num_heads * head_dim]``, contiguous; written.
+        """
+        ...
+
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Multiplies rows ``[N, in]`` by weights: ``[N, out]`` in the rows' dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +65,13 @@ class Layer:
     """One decoder layer."""
 
     input_norm: Norm
-    qkv: Linear
+    qkv: Product
     query_norm: Norm | None
     key_norm: Norm | None
-    output: Linear
+    output: Product
     mlp_norm: Norm
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 class Llama:
@@ -69,22 +87,27 @@ class Llama:
         self._rope_scaling: Final = float(rotary.attention_scaling)
         self._embeddings: Final[torch.Tensor] = body.embed_tokens.weight
         self._norm: Final = _norm(body.norm)
-        self._head: Final = _joined([head])
+        self._head: Product = _joined([head])
         layers = []
         for index in range(len(body.layers)):
             layers.append(_layer(body.layers[index]))
             body.layers[index] = torch.nn.Identity()
-        self._layers: Final = tuple(layers)
+        self._layers: Final = layers
         self._head_dim: Final = int(self._inv_freq.shape[0]) * 2
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations and logits."""
+        return self._embeddings.dtype
 
     def forward(
         self,
         input_ids: torch.Tensor,
         positions: torch.Tensor,
         rows: torch.Tensor | None,
-        attention: Attention,
+        attention: Attends,
     ) -> torch.Tensor:
-        """Run a step's tokens; ``attention.begin_step`` has been called.
+        """Run a step's tokens; ``attention`` knows the step.
 
         Args:
             input_ids: int64 ``[N]``.
@@ -108,6 +131,27 @@ class Llama:
         if rows is not None:
             hidden = hidden.index_select(0, rows)
         return self._head(self._norm(hidden))
+
+    def replace_products(self, replacement: Callable[[Linear], Product]) -> None:
+        """Let others multiply, layer by layer: each weight goes as its heir comes.
+
+        Args:
+            replacement: called once with each of the model's products.
+        """
+
+        def replaced(product: Product) -> Product:
+            assert isinstance(product, Linear), "products are replaced once"
+            return replacement(product)
+
+        for index, layer in enumerate(self._layers):
+            self._layers[index] = replace(
+                layer,
+                qkv=replaced(layer.qkv),
+                output=replaced(layer.output),
+                gate_up=replaced(layer.gate_up),
+                down=replaced(layer.down),
+            )
+        self._head = replaced(self._head)
 
     def _rotation(
         self, positions: torch.Tensor, dtype: torch.dtype

@@ -13,7 +13,7 @@ MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class LlamaShape:
     """Sizes of a decoder, and what each of its layers sees."""
 
     architecture: str
@@ -29,14 +29,18 @@ class ModelShape:
     """Most positions it was made for."""
 
     @classmethod
-    def of(cls, loaded: "PreTrainedModel") -> "ModelShape":
+    def of(cls, loaded: "PreTrainedModel", executor: str) -> "LlamaShape":
         """Read transformers' loaded model.
+
+        Args:
+            loaded: as transformers made it.
+            executor: who asks, for the message.
 
         Raises:
             UnsupportedFeature: it is not Llama-shaped; names what is not.
         """
         config: Any = loaded.config
-        check_shape(config)
+        _check_shape(config, executor)
         layers: Any = loaded.model.layers
         attention = layers[0].self_attn
         return cls(
@@ -51,15 +55,7 @@ class ModelShape:
         )
 
 
-def check_shape(config: Any) -> None:
-    """Refuse what is not Llama-shaped.
-
-    Args:
-        config: transformers' configuration.
-
-    Raises:
-        UnsupportedFeature: names what is not, and who can run it.
-    """
+def _check_shape(config: Any, executor: str) -> None:
     found = {
         "model_type": (config.model_type, MODEL_TYPES),
         "hidden_act": (getattr(config, "hidden_act", "silu"), ("silu",)),
@@ -67,7 +63,7 @@ def check_shape(config: Any) -> None:
     for name, (value, known) in found.items():
         if value not in known:
             raise UnsupportedFeature(
-                f"executor tensorrt_llm cannot run this model: {name} is {value!r}, "
+                f"executor {executor} cannot run this model: {name} is {value!r}, "
                 f"must be one of {', '.join(known)}; executor torch can run more"
             )
 

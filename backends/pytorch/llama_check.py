@@ -4,27 +4,21 @@ Configurations have more switches than any list of ours; what one of them change
 in the logits of a few tokens, run by both when the model is loaded.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES
-from hybrid.backends.pytorch.model_probe import (
-    MAX_RELATIVE_ERROR,
-    MAX_RELATIVE_ERROR_HALF,
-    not_finite,
-)
-from hybrid.bridge import pack_batch
+from hybrid.bridge import KVLayout
 from hybrid.scheduler.errors import UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, StepPlan
 from hybrid.scheduler.sampling_params import SamplingParams
 
-from .attention import AttentionNeeds
+from .kv_pool import KVPool
 from .llama import Llama
-from .scaled_kv_pool import make_pool
-from .torch_attention import TorchAttention
+from .llama_attention import LlamaAttention
+from .llama_shape import LlamaShape
+from .model_probe import MAX_RELATIVE_ERROR, MAX_RELATIVE_ERROR_HALF, not_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,21 +40,31 @@ def reference_logits(loaded: "PreTrainedModel") -> torch.Tensor:
     return logits
 
 
-def check_model(model: Llama, needs: AttentionNeeds, reference: torch.Tensor) -> None:
+def check_llama(
+    model: Llama, shape: LlamaShape, reference: torch.Tensor, executor: str
+) -> None:
     """Run the same tokens through ours, over an exact cache in plain torch.
+
+    Args:
+        model: ours, as it came out of transformers' model.
+        shape: of both.
+        reference: see ``reference_logits``.
+        executor: who asks, for the message.
 
     Raises:
         UnsupportedFeature: the answers differ.
     """
-    device = torch.device(needs.device)
-    exact = replace(needs, kv_dtype=needs.dtype)
-    attention = TorchAttention(exact, make_pool(exact, 2))
+    device, dtype = reference.device, model.dtype
+    attention = LlamaAttention(
+        KVPool(_layout(shape, dtype), device),
+        num_heads=shape.num_heads,
+        scale=shape.scale,
+        windows=shape.windows,
+    )
     ids = _ids(reference.shape[1])
     request = GenerateRequest("check", ids, SamplingParams())
     entry = ScheduledRequest(request, 0, ids, 0, (1,), len(ids), 0)
-    plan = StepPlan(0, (entry,), 1, (), (), ())
-    batch = pack_batch(plan)
-    attention.begin_step(plan, batch)
+    batch = attention.begin_step(StepPlan(0, (entry,), 1, (), (), ()))
     logits = model.forward(
         torch.from_numpy(batch.input_ids).to(device),
         torch.from_numpy(batch.positions).to(device),
@@ -71,13 +75,25 @@ def check_model(model: Llama, needs: AttentionNeeds, reference: torch.Tensor) ->
     # by their own length, seen of SmolLM2), a wrong model is wrong in most.
     rows = (logits - reference).norm(dim=1) / reference.norm(dim=1).clamp_min(1e-12)
     error = float(rows.median())
-    limit = MAX_RELATIVE_ERROR.get(TORCH_DTYPES[needs.dtype], MAX_RELATIVE_ERROR_HALF)
+    limit = MAX_RELATIVE_ERROR.get(dtype, MAX_RELATIVE_ERROR_HALF)
     if not error <= limit:
         raise UnsupportedFeature(
-            "executor tensorrt_llm cannot run this model: its answer differs from "
+            f"executor {executor} cannot run this model: its answer differs from "
             f"transformers' by more than rounding explains (relative error "
             f"{error:.2g}, at most {limit:g}); executor torch can run it"
         )
+
+
+def _layout(shape: LlamaShape, dtype: torch.dtype) -> KVLayout:
+    """Room for the tokens in one block, beside the null block."""
+    return KVLayout(
+        num_blocks=2,
+        num_layers=len(shape.windows),
+        num_kv_heads=shape.num_kv_heads,
+        block_size=len(_TOKENS),
+        head_dim=shape.head_dim,
+        dtype=str(dtype).removeprefix("torch."),
+    )
 
 
 def _ids(vocab_size: int) -> tuple[int, ...]:
