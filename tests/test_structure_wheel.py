@@ -5,13 +5,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
+from tests.compiler import find_compiler
 from tests.source_tree import PACKAGE_FOLDERS, PLUGINS, ROOMS, ROOT, python_files
 
-_BESIDES = ("pyproject.toml", "README.md", "LICENSE", "tests", PLUGINS)
+_BESIDES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "tests", PLUGINS)
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
@@ -36,7 +38,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*_BESIDES, *PACKAGE_FOLDERS):
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
             shutil.copytree(source, copy / name, symlinks=True, ignore=ignored)
         elif source.exists():
             shutil.copy(source, copy / name)
@@ -52,8 +54,10 @@ def wheel_names(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str
 
 
 def expected_names() -> set[str]:
-    """Name the package's modules as they lie in a wheel."""
+    """Name the package's modules and its kernels as they lie in a wheel."""
     names = {"hybrid/py.typed"}
+    if find_compiler() is not None:
+        names.add(f"hybrid/backends/cpu/_kernels{EXTENSION_SUFFIXES[0]}")
     for path in python_files(*PACKAGE_FOLDERS):
         inside = path.relative_to(ROOT).as_posix()
         top = inside.partition("/")[0]
