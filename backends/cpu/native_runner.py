@@ -1,0 +1,119 @@
+"""Runs a built engine in the compiled kernels: one native call a step."""
+
+import os
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.backends.free_memory import free_host_memory_bytes
+from hybrid.backends.interface import ExecutorConfig, KVSpec, ModelInfo
+from hybrid.bridge import KVLayout, KVOrder, csr_block_table, pack_batch
+from hybrid.scheduler.plan import StepPlan
+
+from .abi import Step
+from .engine_directory import BuiltEngine
+from .kv_cells import NUM_KV, KVCells, cell_bytes
+from .native_library import NativeLibrary
+from .native_model import NativeModel
+
+_FLOAT32_BYTES: Final = 4
+
+
+class NativeRunner:
+    """See ``Runner``.
+
+    Raises:
+        ConfigError: the instruction set that was asked for does not run here.
+        ExecutorFailed: the kernels refuse the plan, or there is no memory for it.
+    """
+
+    def __init__(
+        self, library: NativeLibrary, engine: BuiltEngine, config: ExecutorConfig
+    ) -> None:
+        shape = engine.shape
+        self.info: Final = ModelInfo(
+            architecture=shape.architecture,
+            vocab_size=shape.vocab_size,
+            max_model_len=shape.max_model_len,
+        )
+        self._engine: Final = engine
+        self._block_size: Final = config.block_size
+        self._model: Final = NativeModel(
+            library, engine, num_threads=config.num_threads or num_usable_cpus()
+        )
+        self._cells: KVCells | None = None
+        # Pages that no step writes to take no memory.
+        self._logits = np.empty((config.max_num_seqs, shape.vocab_size), np.float32)
+        self._step: Final = Step()
+
+    def kv_spec(self) -> KVSpec:
+        """See ``Runner``."""
+        shape, dtype = self._engine.shape, self._engine.kv_cache_dtype
+        cell = cell_bytes(
+            num_kv_heads=shape.num_kv_heads,
+            block_size=self._block_size,
+            head_dim=shape.head_dim,
+            dtype=dtype,
+        )
+        free = free_host_memory_bytes() - self._logits.nbytes
+        return KVSpec(
+            num_layers=shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=dtype,
+            order=KVOrder.LAYER_FIRST,
+            available_bytes=max(0, free),
+            cell_bytes=NUM_KV * cell if dtype == "int8" else None,
+        )
+
+    def allocate_kv(self, num_blocks: int) -> KVLayout | None:
+        """See ``Runner``."""
+        spec = self.kv_spec()
+        self._cells = KVCells(spec, num_blocks=num_blocks, block_size=self._block_size)
+        self._model.bind(self._cells)
+        if spec.cell_bytes is not None:
+            return None
+        return spec.layout(num_blocks, self._block_size)
+
+    def run(self, plan: StepPlan) -> NDArray[np.float32]:
+        """See ``Runner``."""
+        assert self._cells is not None, "allocate_kv comes before run"
+        self._cells.copy_blocks(plan.block_copies)
+        batch = pack_batch(plan)
+        table = csr_block_table(plan.scheduled, batch.seq_lens, self._block_size)
+        logits = self._logits_of(len(batch.logits_rows))
+        step = self._step
+        step.num_tokens = len(batch.input_ids)
+        step.num_seqs = len(batch.seq_lens)
+        step.num_rows = len(logits)
+        # The arrays live in this frame, until the call is over.
+        step.input_ids = batch.input_ids.ctypes.data
+        step.positions = batch.positions.ctypes.data
+        step.query_start = batch.query_start_loc.ctypes.data
+        step.table_start = table.indptr.ctypes.data
+        step.block_ids = table.indices.ctypes.data
+        step.logits_rows = batch.logits_rows.ctypes.data
+        step.logits = logits.ctypes.data
+        self._model.forward(step)
+        return logits
+
+    def close(self) -> None:
+        """See ``Runner``."""
+        self._model.close()
+        self._cells = None
+        self._logits = self._logits[:0].copy()
+
+    def _logits_of(self, num_rows: int) -> NDArray[np.float32]:
+        """Memory for a step's rows: a plan has more than sequences for log-probs only.
+
+        Of a prompt; those are not kept.
+        """
+        if num_rows <= len(self._logits):
+            return self._logits[:num_rows]
+        return np.empty((num_rows, self.info.vocab_size), dtype=np.float32)
+
+
+def num_usable_cpus() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0))

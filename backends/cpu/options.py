@@ -1,0 +1,49 @@
+"""The options of executor ``cpu``, checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.shown_value import shown
+
+AUTO: Final = "auto"
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "quantization": (AUTO, "int8", "int4", "bf16", "fp32"),
+    "kv_cache_dtype": (AUTO, "float32", "bfloat16", "int8"),
+    "implementation": (AUTO, "native", "onednn", "torch"),
+}
+"""By option, the values that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """As ``executor_options`` or ``--executor-option`` give them."""
+
+    quantization: str = AUTO
+    """Of the weights; ``auto``: none in float32, else 4 bits where the model's file has
+    them, else 8."""
+    kv_cache_dtype: str = AUTO
+    """Of the cache; ``auto``: float32 beside unquantised weights, else bfloat16."""
+    implementation: str = AUTO
+    """Who computes; ``auto``: the first that can."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> "CpuOptions":
+        """Check what was given.
+
+        Raises:
+            ConfigError: an option is unknown or its value is none of those it takes.
+        """
+        for name, value in given.items():
+            if name not in CHOICES:
+                raise ConfigError(
+                    f"executor cpu: unknown option {name!r}; it has "
+                    f"{', '.join(CHOICES)}"
+                )
+            if value not in CHOICES[name]:
+                raise ConfigError(
+                    f"executor cpu: {name} is {shown(value)}, must be one of "
+                    f"{', '.join(CHOICES[name])}"
+                )
+        return cls(**given)
