@@ -1,7 +1,8 @@
 """Text to token ids and back, for one model; chat messages to token ids.
 
-transformers finds and builds the tokenizer, the ``tokenizers`` library runs it. Knows
-nothing of requests; streaming lives in the incremental detokeniser.
+The ``tokenizers`` library runs it, and loads it too where the files allow; transformers
+loads the others. Knows nothing of requests; streaming lives in the incremental
+detokeniser.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ from hybrid.backends.checkpoint.garbage_collection import paused_garbage_collect
 from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 from hybrid.scheduler.shown_value import shown
 
+from .auto_tokenizer import load_auto_tokenizer
 from .chat_template import ChatTemplate
-from .missing_tokenizer import explain_missing
+from .plain_tokenizer import load_plain_tokenizer
 from .stop_tokens import find_eos_token_ids
 
 _PROBE: Final = "Hello world"
@@ -65,9 +67,11 @@ class Tokenizer:
             CheckpointError: there is none, or it cannot be read.
             ConfigError: ``chat_template`` is no template.
         """
+        if not path.is_dir():
+            raise CheckpointError(f"{path} is no directory")
         with paused_garbage_collection():
-            loaded = _load(path)
-        backend = loaded.backend_tokenizer
+            loaded = load_plain_tokenizer(path) or load_auto_tokenizer(path)
+        backend = loaded.backend
         templates = _own_templates(path, loaded.chat_template)
         if chat_template is not None:
             _check_template(chat_template)
@@ -75,11 +79,7 @@ class Tokenizer:
         tokenizer = cls(
             backend,
             eos_token_ids=find_eos_token_ids(path, backend.token_to_id),
-            special_tokens={
-                name: str(token)
-                for name, token in loaded.special_tokens_map.items()
-                if isinstance(token, str | tokenizers.AddedToken)
-            },
+            special_tokens=loaded.special_tokens,
             chat_templates=templates,
         )
         # A file may load and then fail at every text; say so now, not at a request.
@@ -272,28 +272,3 @@ def _check_template(source: str) -> None:
         ChatTemplate(source, {})
     except InvalidRequest as error:
         raise ConfigError(str(error)) from error
-
-
-def _load(path: Path) -> Any:
-    from transformers import AutoTokenizer  # noqa: PLC0415  (seconds)
-
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is no directory")
-    try:
-        # A directory without tokenizer.json (tokenizer.model alone) is converted here:
-        # transformers reads that file through sentencepiece and protobuf, which it
-        # does not require itself.
-        loaded = AutoTokenizer.from_pretrained(
-            str(path), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # transformers raises whatever broke
-        raise CheckpointError(
-            f"{path} has no tokenizer that can be loaded: "
-            f"{explain_missing(path, error)}"
-        ) from error
-    if getattr(loaded, "backend_tokenizer", None) is None:
-        raise CheckpointError(
-            f"{path} has a tokenizer of class {type(loaded).__name__}, which runs in "
-            "Python only; convert it to a tokenizer.json"
-        )
-    return loaded
