@@ -75,5 +75,7 @@ def test_a_copy_moves_a_whole_block_of_every_layer(dtype: str) -> None:
 
 def test_a_pool_beyond_all_memory_is_refused_with_its_bytes() -> None:
     """The message names what to lower."""
-    with pytest.raises(ConfigError, match=r"bytes .* does not fit in memory; lower num"):
+    with pytest.raises(
+        ConfigError, match=r"bytes .* does not fit in memory; lower num"
+    ):
         KVCells(_spec("float32"), num_blocks=1 << 50, block_size=BLOCK)
