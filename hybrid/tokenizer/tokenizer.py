@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import tokenizers
 
@@ -18,9 +18,11 @@ from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 from hybrid.scheduler.shown_value import shown
 
 from .auto_tokenizer import load_auto_tokenizer
-from .chat_template import ChatTemplate
 from .plain_tokenizer import load_plain_tokenizer
 from .stop_tokens import find_eos_token_ids
+
+if TYPE_CHECKING:
+    from .chat_template import ChatTemplate
 
 _PROBE: Final = "Hello world"
 
@@ -211,7 +213,7 @@ class Tokenizer:
         )
         return self._encode(text, add_special_tokens=False, field="messages")
 
-    def _template(self, wanted: str | None, with_tools: bool) -> ChatTemplate:
+    def _template(self, wanted: str | None, with_tools: bool) -> "ChatTemplate":
         named = self._chat_templates
         if wanted is None and with_tools and "tool_use" in named:
             wanted = "tool_use"
@@ -225,9 +227,9 @@ class Tokenizer:
                 field="chat_template",
             )
         if wanted is not None and wanted not in named:
-            return ChatTemplate(source, self._special_tokens)
+            return _compile(source, self._special_tokens)
         if source not in self._compiled:
-            self._compiled[source] = ChatTemplate(
+            self._compiled[source] = _compile(
                 source, self._special_tokens, wanted or "default"
             )
         return self._compiled[source]
@@ -266,9 +268,17 @@ def _own_templates(path: Path, templates: object) -> Mapping[str, str]:
     )
 
 
+def _compile(
+    source: str, special_tokens: Mapping[str, str], name: str | None = None
+) -> "ChatTemplate":
+    from .chat_template import ChatTemplate  # noqa: PLC0415 - Jinja, for who chats
+
+    return ChatTemplate(source, special_tokens, name)
+
+
 def _check_template(source: str) -> None:
     """Compile it once, so that the engine does not start with a broken one."""
     try:
-        ChatTemplate(source, {})
+        _compile(source, {})
     except InvalidRequest as error:
         raise ConfigError(str(error)) from error
