@@ -80,7 +80,9 @@ def convert_gguf(
                 f"{source.path} cannot be converted into {cache_dir}: {error}"
             ) from error
         log.info("gguf.converted", path=str(source.path), directory=str(target))
-    return ModelSource(source.name, target, CheckpointFormat.HF_DIRECTORY)
+    return ModelSource(
+        source.name, target, CheckpointFormat.HF_DIRECTORY, origin=source.path
+    )
 
 
 def _directory_name(source: ModelSource, dtype: str) -> str:

@@ -35,13 +35,35 @@ _THREADS: Final = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """One tensor's way from the GGUF into the safetensors file."""
+class GGUFParameter:
+    """One parameter of the model, and where its numbers stand in the GGUF."""
 
     name: str
+    """In Hugging Face's words."""
     tensor: GGUFTensor
     num_rotary_heads: int | None
     """Heads whose rows are interleaved; ``None``: rows are in order."""
+
+    def row_order(self) -> npt.NDArray[np.intp] | None:
+        """Where each row stands in the GGUF; ``None``: rows are in order.
+
+        A head's rows are ``x0 .. xn y0 .. yn`` in Hugging Face's order, where rotation
+        mixes x and y of one index, and ``x0 y0 .. xn yn`` in llama.cpp's.
+
+        Source: llama.cpp ``convert_hf_to_gguf.py``, ``LlamaModel.permute``.
+        """
+        if self.num_rotary_heads is None:
+            return None
+        rows, heads = self.tensor.shape[0], self.num_rotary_heads
+        stored = np.arange(rows).reshape(heads, rows // heads // 2, 2)
+        return stored.swapaxes(1, 2).reshape(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One parameter's way from the GGUF into the safetensors file."""
+
+    parameter: GGUFParameter
     start_bytes: int
     end_bytes: int
 
@@ -59,9 +81,9 @@ def write_gguf_weights(
             that cannot be dequantised; names it.
     """
     dtype = str(config["dtype"])
-    places = _places(header, config, dtype)
+    places = _places(find_gguf_parameters(header, config), dtype)
     preamble = _preamble(places, dtype)
-    total = sum(place.tensor.num_bytes for place in places)
+    total = sum(place.parameter.tensor.num_bytes for place in places)
     done = 0
     data = np.asarray(np.memmap(header.path, np.uint8, "r"))
     with path.open("wb") as target, ThreadPoolExecutor(_THREADS) as pool:
@@ -73,7 +95,7 @@ def write_gguf_weights(
         try:
             for job in as_completed(jobs):
                 job.result()
-                done += jobs[job].tensor.num_bytes
+                done += jobs[job].parameter.tensor.num_bytes
                 if progress is not None:
                     progress("convert", done, total)
         except BaseException:
@@ -81,12 +103,23 @@ def write_gguf_weights(
             raise
 
 
-def _places(header: GGUFHeader, config: dict[str, object], dtype: str) -> list[_Place]:
+def find_gguf_parameters(
+    header: GGUFHeader, config: dict[str, object]
+) -> list[GGUFParameter]:
+    """Find the tensor of every parameter.
+
+    Args:
+        header: of the file.
+        config: what ``gguf_config`` made of it.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, of a wrong shape, or of a type
+            that cannot be dequantised; names it.
+    """
     architecture = find_architecture(header)
     left = dict(header.tensors)
     left.pop(ROPE_FACTORS, None)  # stands in the config
-    places: list[_Place] = []
-    start = 0
+    found: list[GGUFParameter] = []
     names = _gguf_names(header, config)
     for name, shape in expected_parameters(architecture, config).items():
         source = names.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -99,15 +132,23 @@ def _places(header: GGUFHeader, config: dict[str, object], dtype: str) -> list[_
                 f"metadata ask for {shape}"
             )
         _check_type(header, tensor)
-        end = start + math.prod(shape) * (4 if dtype == "float32" else 2)
         heads = _rotary_heads(architecture, name, config)
-        places.append(_Place(name, tensor, heads, start, end))
-        start = end
+        found.append(GGUFParameter(name, tensor, heads))
     if left:
         raise CheckpointError(
             f"{header.path}: tensors that no {architecture.model_type} model has: "
             f"{', '.join(sorted(left))}"
         )
+    return found
+
+
+def _places(parameters: list[GGUFParameter], dtype: str) -> list[_Place]:
+    places: list[_Place] = []
+    start = 0
+    for parameter in parameters:
+        size = math.prod(parameter.tensor.shape) * (4 if dtype == "float32" else 2)
+        places.append(_Place(parameter, start, start + size))
+        start += size
     return places
 
 
@@ -157,9 +198,9 @@ def _preamble(places: list[_Place], dtype: str) -> bytes:
     """
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     for place in places:
-        entries[place.name] = {
+        entries[place.parameter.name] = {
             "dtype": _SAFETENSORS_DTYPE[dtype],
-            "shape": place.tensor.shape,
+            "shape": place.parameter.tensor.shape,
             "data_offsets": (place.start_bytes, place.end_bytes),
         }
     text = json.dumps(entries).encode()
@@ -182,44 +223,31 @@ class _Copy:
 
     def run(self, place: _Place) -> None:
         """Dequantise one tensor and write it at its place, a few rows at a time."""
-        tensor = place.tensor
+        tensor = place.parameter.tensor
         num_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
         end = tensor.offset_bytes + tensor.num_bytes
         rows = self.data[tensor.offset_bytes : end].reshape(num_rows, -1)
-        order = None
-        if place.num_rotary_heads is not None:
-            order = _row_order(tensor.shape[0], place.num_rotary_heads)
+        order = place.parameter.row_order()
         step = max(1, _CHUNK_ELEMENTS * num_rows // math.prod(tensor.shape))
         position = self.offset_bytes + place.start_bytes
         for first in range(0, num_rows, step):
             part = slice(first, first + step)
             if order is None:
-                chunk = _dequantize(rows[part], tensor.type)
+                chunk = dequantize(rows[part], tensor.type)
             elif num_rows == 1:  # a bias: its rows are its numbers
-                chunk = _dequantize(rows, tensor.type)[:, order]
+                chunk = dequantize(rows, tensor.type)[:, order]
             else:  # a quantised row stays whole
-                chunk = _dequantize(rows[order[part]], tensor.type)
+                chunk = dequantize(rows[order[part]], tensor.type)
             encoded = _encode(chunk, self.dtype, f"{self.path}: tensor {tensor.name}")
             if os.pwrite(self.target, encoded, position) != len(encoded):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             position += len(encoded)
 
 
-def _row_order(num_rows: int, num_heads: int) -> npt.NDArray[np.intp]:
-    """Where each row of a rotary projection stands in the GGUF.
-
-    A head's rows are ``x0 .. xn y0 .. yn`` in Hugging Face's order, where rotation
-    mixes x and y of one index, and ``x0 y0 .. xn yn`` in llama.cpp's.
-
-    Source: llama.cpp ``convert_hf_to_gguf.py``, ``LlamaModel.permute``.
-    """
-    stored = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
-    return stored.swapaxes(1, 2).reshape(num_rows)
-
-
-def _dequantize(
+def dequantize(
     rows: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType
 ) -> npt.NDArray[np.floating]:
+    """Turn rows of bytes into rows of numbers, exactly."""
     if kind in _PLAIN:
         return np.ascontiguousarray(rows).view(_PLAIN[kind])
     # A NaN or infinite scale is the file's own business, not worth a warning a block.

@@ -26,6 +26,8 @@ class ModelSource:
     path: Path
     """The directory, or the .gguf file."""
     format: CheckpointFormat
+    origin: Path | None = None
+    """The .gguf that a Hugging Face directory was converted from; ``None``: none."""
 
     @property
     def fingerprint(self) -> str:

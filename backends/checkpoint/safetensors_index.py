@@ -46,6 +46,19 @@ _DTYPE_BITS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor in one file."""
+
+    name: str
+    dtype: str
+    """As safetensors spells it."""
+    shape: tuple[int, ...]
+    start_bytes: int
+    """From the start of the file."""
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SafetensorsSummary:
     """What a directory's weights are."""
 
@@ -74,14 +87,15 @@ def check_safetensors(directory: Path) -> SafetensorsSummary:
     places: dict[str, Path] = {}
     num_bytes = 0
     for file in files:
-        for name, dtype, shape, size in _read_header(file):
+        for entry in read_safetensors_header(file):
+            name = entry.name
             if name in places:
                 raise CheckpointError(
                     f"tensor {name} is in both {places[name]} and {file}"
                 )
             places[name] = file
-            tensors[name] = (dtype, shape)
-            num_bytes += size
+            tensors[name] = (entry.dtype, entry.shape)
+            num_bytes += entry.num_bytes
     if index is not None:
         _check_index(directory, index, places)
     return SafetensorsSummary(tuple(files), tensors, num_bytes)
@@ -153,8 +167,12 @@ def _check_index(
         )
 
 
-def _read_header(file: Path) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """Name, dtype, shape and bytes of each tensor in one file."""
+def read_safetensors_header(file: Path) -> list[TensorEntry]:
+    """Say what is in one file, and where; every tensor lies within it.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or none of safetensors.
+    """
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -175,14 +193,14 @@ def _read_header(file: Path) -> list[tuple[str, str, tuple[int, ...], int]]:
         raise CheckpointError(f"{file} is no safetensors file: its header is no object")
     header.pop("__metadata__", None)
     return [
-        _check_entry(file, name, entry, size - 8 - length)
+        _check_entry(file, name, entry, 8 + length, size)
         for name, entry in header.items()
     ]
 
 
 def _check_entry(
-    file: Path, name: str, entry: object, data_bytes: int
-) -> tuple[str, str, tuple[int, ...], int]:
+    file: Path, name: str, entry: object, data_start: int, file_bytes: int
+) -> TensorEntry:
     if len(name) > _MAX_NAME_CHARACTERS:
         raise CheckpointError(f"{file}: a tensor's name has {len(name)} characters")
     dtype, shape, (start, end) = _fields(file, name, entry)
@@ -192,12 +210,13 @@ def _check_entry(
             f"{file}: tensor {name}, {dtype} of shape {shown(shape)}, needs "
             f"{shown(size)} bytes, its entry says {shown(start)} to {shown(end)}"
         )
+    data_bytes = file_bytes - data_start
     if end > data_bytes:
         raise CheckpointError(
             f"{file} is truncated: tensor {name} ends at byte {shown(end)} of the "
             f"weights, the file has {data_bytes}"
         )
-    return name, dtype, shape, size
+    return TensorEntry(name, dtype, shape, data_start + start, size)
 
 
 def _fields(
