@@ -7,6 +7,7 @@ from typer import Exit, Option, Typer
 from hybrid._version import __version__
 
 from .answer import write_now
+from .bench import bench
 from .chat import chat
 from .executors import executors
 from .generate import generate
@@ -44,5 +45,5 @@ def hybrid(
     """One paged scheduler, any executor: run language models."""
 
 
-for _command in (generate, chat, serve, pull, models, executors, plugins):
+for _command in (generate, chat, serve, bench, pull, models, executors, plugins):
     app.command()(_command)
