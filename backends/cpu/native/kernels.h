@@ -1,0 +1,127 @@
+// The kernels of one instruction set, as the forward pass calls them.
+#ifndef HYBRID_CPU_KERNELS_H
+#define HYBRID_CPU_KERNELS_H
+
+#include "abi.h"
+
+namespace hybrid {
+
+constexpr int32_t LANES = 16;
+constexpr int32_t GROUP = 32;         // numbers along K that share what INT4 scales by
+constexpr int32_t INT4_RECORD = 320;  // bytes of 16 channels times one group
+
+constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// Bytes from one row of an activation buffer to the next; see abi.h.
+constexpr int64_t activation_stride(int32_t format, int32_t columns) {
+  const int64_t padded = round_up(columns, GROUP);
+  if (format == FORMAT_F32)
+    return padded * 4;
+  if (format == FORMAT_BF16)
+    return padded * 2;
+  return round_up(padded + padded / GROUP * 4 + 8, 64);
+}
+
+struct LinearTask {
+  const Weight *weight;
+  const char *in;
+  int64_t in_stride; // bytes
+  float *out;
+  int64_t out_stride; // floats
+  bool accumulate;
+};
+
+struct HeadShape {
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+};
+
+struct RopeTask {
+  HeadShape shape;
+  const float *query_norm; // or null
+  const float *key_norm;
+  float epsilon;
+  const float *cosines; // of this token: [head_dim / 2]
+  const float *sines;
+  float *qkv; // of this token
+  // Where this token's K and V go: its own row of head 0, and bytes to the next head's.
+  char *keys;
+  char *values;
+  float *key_scales; // INT8 only
+  float *value_scales;
+  int64_t head_bytes;
+  int64_t head_scales; // floats
+  int32_t format;
+};
+
+// Queries of one sequence under one KV head.
+struct AttentionTask {
+  HeadShape shape;
+  const KvPool *pool;
+  int32_t layer;
+  int32_t kv_head;
+  int32_t window; // tokens a query sees, 0: all
+  float scale;
+  const int32_t *block_ids; // of the sequence
+  int32_t first_position;   // of the first query
+  int32_t num_tokens;       // queries, at consecutive positions
+  const float *queries;     // of the first token, head 0
+  int64_t query_stride;     // floats, token to token
+};
+
+struct PartOfRow {
+  float largest; // -inf: saw nothing
+  float total;
+};
+
+// Rows (token, head of the group) of a task after some of the KV: not yet divided.
+struct AttentionRows {
+  PartOfRow *parts; // [num_tokens * group]
+  float *sums;      // [num_tokens * group][padded head_dim]
+};
+
+struct Kernels {
+  void (*embed)(const Weight &weight, int64_t id, float *out);
+  void (*norm)(const float *in, const float *weight, float epsilon, int32_t width,
+               int32_t format, char *out);
+  void (*convert)(const float *in, int32_t width, int32_t format, char *out);
+  void (*silu_mul)(const float *gate_up, int32_t width, int32_t format, char *out,
+                   float *scratch);
+  void (*linear)(const LinearTask &task, int32_t first_block, int32_t num_blocks,
+                 int32_t first_row, int32_t num_rows);
+  // Head h of q, k and v joined.
+  void (*rope_kv)(const RopeTask &task, int32_t head);
+  // KV tokens [first, last) for all rows of the task, into `rows`.
+  void (*attend)(const AttentionTask &task, int32_t first, int32_t last, float *scratch,
+                 AttentionRows rows);
+  // into += from, both of the same rows.
+  void (*merge)(int32_t num_rows, int32_t head_dim, AttentionRows into, AttentionRows from);
+  // Divides and puts the rows of a task to `out` [token][num_heads * head_dim].
+  void (*finish)(const AttentionTask &task, AttentionRows rows, float *out,
+                 int64_t out_stride);
+};
+
+// Most rows that `attend` takes at once, a single token's group apart.
+constexpr int32_t ATTENTION_ROWS = 48;
+// KV tokens whose scores are made at once; KV parts begin at multiples of PART.
+constexpr int32_t ATTENTION_TILE = 32;
+constexpr int32_t ATTENTION_PART = 512;
+
+// Floats of scratch for `attend`.
+constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
+  const int64_t padded = round_up(head_dim, LANES);
+  return rows * (padded + ATTENTION_TILE) + 2 * ATTENTION_TILE * padded;
+}
+
+extern const Kernels kernels_portable;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HYBRID_CPU_X86 1
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
+extern const Kernels kernels_avx512_bf16;
+#endif
+
+} // namespace hybrid
+
+#endif

@@ -1,0 +1,127 @@
+// Sixteen lanes in one register. Included inside the namespace of a variant.
+
+using Floats = __m512;
+using Ints = __m512i;
+using Bytes = __m512i;
+using Pairs = __m512i;
+
+static inline __mmask16 first_lanes(int n) {
+  return n >= 16 ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
+}
+
+static inline Floats set1(float x) { return _mm512_set1_ps(x); }
+static inline Floats load(const float *p) { return _mm512_loadu_ps(p); }
+static inline Floats load_part(const float *p, int n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+static inline void store(float *p, Floats x) { _mm512_storeu_ps(p, x); }
+static inline void store_part(float *p, Floats x, int n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), x);
+}
+static inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+static inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+static inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+static inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+static inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+static inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+static inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+static inline Floats magnitude(Floats a) { return _mm512_abs_ps(a); }
+static inline Floats nearest(Floats a) {
+  return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline Floats times_power_of_2(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+static inline Floats zero_below(Floats x, float limit, Floats value) {
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), value);
+}
+static inline Floats keep_range(Floats x, int first, int last, float other) {
+  __mmask16 mask = first_lanes(last) & static_cast<__mmask16>(~first_lanes(first));
+  return _mm512_mask_mov_ps(set1(other), mask, x);
+}
+static inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
+static inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
+static inline Floats load_bf16(const uint16_t *p) {
+  __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+}
+static inline void store_bf16(uint16_t *p, Floats x) {
+  __m512i bits = _mm512_castps_si512(x);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i round = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  __m512i top = _mm512_srli_epi32(_mm512_add_epi32(bits, round), 16);
+  __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+  top = _mm512_mask_mov_epi32(top, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_cvtepi32_epi16(top));
+}
+static inline Floats load_f16(const uint16_t *p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+}
+static inline Floats load_s8(const int8_t *p) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+static inline int32_t store_s8(int8_t *p, Floats x) {
+  __m512i whole = _mm512_cvtps_epi32(x);
+  // No number becomes INT_MIN, which is none of ours.
+  whole = _mm512_maskz_mov_epi32(
+      _mm512_cmp_epi32_mask(whole, _mm512_set1_epi32(-128), _MM_CMPINT_NLE), whole);
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(whole));
+  return _mm512_reduce_add_epi32(whole);
+}
+static inline Ints no_ints() { return _mm512_setzero_si512(); }
+static inline Ints minus(Ints a, int32_t b) {
+  return _mm512_sub_epi32(a, _mm512_set1_epi32(b));
+}
+static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
+static inline Bytes low_nibbles(Bytes a) {
+  return _mm512_and_si512(a, _mm512_set1_epi8(15));
+}
+static inline Bytes high_nibbles(Bytes a) {
+  return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15));
+}
+static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm512_dpbusd_epi32(a, w, _mm512_set1_epi32(four));
+}
+static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
+static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
+  int32_t two;
+  __builtin_memcpy(&two, p, 4);
+  __m512i pair = _mm512_set1_epi32(two);
+#ifdef HYBRID_DOTS_BF16
+  return _mm512_dpbf16_ps(a, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(pair));
+#else
+  const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
+  a = fma(_mm512_castsi512_ps(_mm512_slli_epi32(w, 16)),
+          _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), a);
+  return fma(_mm512_castsi512_ps(_mm512_and_si512(w, high)),
+             _mm512_castsi512_ps(_mm512_and_si512(pair, high)), a);
+#endif
+}
+static inline void transpose(Floats (&row)[16]) {
+  Floats a[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(row[i], row[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(row[i], row[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    row[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+    row[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xee);
+    row[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    row[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm512_shuffle_f32x4(row[i], row[i + 4], 0x88);
+    a[i + 4] = _mm512_shuffle_f32x4(row[i], row[i + 4], 0xdd);
+    a[i + 8] = _mm512_shuffle_f32x4(row[i + 8], row[i + 12], 0x88);
+    a[i + 12] = _mm512_shuffle_f32x4(row[i + 8], row[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 8; ++i) {
+    row[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+    row[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
+  }
+}
+static inline void prefetch(const void *p) {
+  _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T0);
+}

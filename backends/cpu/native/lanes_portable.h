@@ -1,0 +1,214 @@
+// Sixteen lanes in plain C++: the oracle of the other two, and what any machine runs.
+// Included inside the namespace of a variant.
+
+struct Floats {
+  float lane[16];
+};
+struct Ints {
+  int32_t lane[16];
+};
+struct Bytes {
+  uint8_t lane[64];
+};
+struct Pairs {
+  uint16_t lane[32];
+};
+
+#define HYBRID_EACH for (int i = 0; i < 16; ++i)
+
+static inline Floats set1(float x) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = x;
+  return y;
+}
+static inline Floats load(const float *p) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = p[i];
+  return y;
+}
+static inline Floats load_part(const float *p, int n) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = i < n ? p[i] : 0.0f;
+  return y;
+}
+static inline void store(float *p, Floats x) { HYBRID_EACH p[i] = x.lane[i]; }
+static inline void store_part(float *p, Floats x, int n) {
+  for (int i = 0; i < n && i < 16; ++i)
+    p[i] = x.lane[i];
+}
+static inline Floats add(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] += b.lane[i];
+  return a;
+}
+static inline Floats sub(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] -= b.lane[i];
+  return a;
+}
+static inline Floats mul(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] *= b.lane[i];
+  return a;
+}
+static inline Floats div(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] /= b.lane[i];
+  return a;
+}
+static inline Floats fma(Floats a, Floats b, Floats c) {
+  HYBRID_EACH a.lane[i] = a.lane[i] * b.lane[i] + c.lane[i];
+  return a;
+}
+// b where one of the two is no number, as x86 has it.
+static inline Floats max(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
+  return a;
+}
+static inline Floats min(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
+  return a;
+}
+static inline Floats magnitude(Floats a) {
+  HYBRID_EACH a.lane[i] = __builtin_fabsf(a.lane[i]);
+  return a;
+}
+static inline Floats nearest(Floats a) {
+  HYBRID_EACH a.lane[i] = __builtin_nearbyintf(a.lane[i]);
+  return a;
+}
+// x * 2^n for a whole n in -126..127.
+static inline Floats times_power_of_2(Floats x, Floats n) {
+  HYBRID_EACH {
+    int32_t bits = (static_cast<int32_t>(n.lane[i]) + 127) << 23;
+    float factor;
+    __builtin_memcpy(&factor, &bits, 4);
+    x.lane[i] *= factor;
+  }
+  return x;
+}
+// value, but 0 where x < limit.
+static inline Floats zero_below(Floats x, float limit, Floats value) {
+  HYBRID_EACH value.lane[i] = x.lane[i] < limit ? 0.0f : value.lane[i];
+  return value;
+}
+// x in lanes first <= i < last, `other` elsewhere.
+static inline Floats keep_range(Floats x, int first, int last, float other) {
+  HYBRID_EACH x.lane[i] = i >= first && i < last ? x.lane[i] : other;
+  return x;
+}
+static inline float sum(Floats a) {
+  for (int width = 8; width; width /= 2)
+    for (int i = 0; i < width; ++i)
+      a.lane[i] += a.lane[i + width];
+  return a.lane[0];
+}
+static inline float largest(Floats a) {
+  float y = a.lane[0];
+  HYBRID_EACH y = y > a.lane[i] ? y : a.lane[i];
+  return y;
+}
+static inline Floats load_bf16(const uint16_t *p) {
+  Floats y;
+  HYBRID_EACH {
+    uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+    __builtin_memcpy(&y.lane[i], &bits, 4);
+  }
+  return y;
+}
+static inline uint16_t to_bf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+static inline void store_bf16(uint16_t *p, Floats x) {
+  HYBRID_EACH p[i] = to_bf16(x.lane[i]);
+}
+static inline float from_f16(uint16_t half) {
+  uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  uint32_t exponent = (half >> 10) & 31, fraction = half & 0x3ff, bits;
+  float y;
+  if (exponent == 0) {
+    y = static_cast<float>(fraction) * 0x1p-24f;
+    __builtin_memcpy(&bits, &y, 4);
+    bits |= sign;
+  } else {
+    bits = sign | (exponent == 31 ? 0xffu << 23 : (exponent + 112) << 23) | fraction << 13;
+  }
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
+static inline Floats load_f16(const uint16_t *p) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = from_f16(p[i]);
+  return y;
+}
+static inline Floats load_s8(const int8_t *p) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = static_cast<float>(p[i]);
+  return y;
+}
+// Rounds to nearest even; x is in -127..127 already. Returns the sum of what it stored.
+static inline int32_t store_s8(int8_t *p, Floats x) {
+  int32_t total = 0;
+  HYBRID_EACH {
+    float y = __builtin_nearbyintf(x.lane[i]);
+    p[i] = y >= -127.0f && y <= 127.0f ? static_cast<int8_t>(y) : 0;
+    total += p[i];
+  }
+  return total;
+}
+static inline Ints no_ints() { return Ints{}; }
+static inline Ints minus(Ints a, int32_t b) {
+  HYBRID_EACH a.lane[i] -= b;
+  return a;
+}
+static inline Floats to_floats(Ints a) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = static_cast<float>(a.lane[i]);
+  return y;
+}
+static inline Bytes load_bytes(const uint8_t *p) {
+  Bytes y;
+  __builtin_memcpy(y.lane, p, 64);
+  return y;
+}
+static inline Bytes low_nibbles(Bytes a) {
+  for (uint8_t &x : a.lane)
+    x &= 15;
+  return a;
+}
+static inline Bytes high_nibbles(Bytes a) {
+  for (uint8_t &x : a.lane)
+    x >>= 4;
+  return a;
+}
+// Adds to each lane its four bytes times the four signed ones at p.
+static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
+  HYBRID_EACH for (int j = 0; j < 4; ++j) a.lane[i] += w.lane[4 * i + j] * p[j];
+  return a;
+}
+static inline Pairs load_pairs(const uint16_t *p) {
+  Pairs y;
+  __builtin_memcpy(y.lane, p, 64);
+  return y;
+}
+// Adds to each lane its two bfloat16 times the two at p.
+static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
+  HYBRID_EACH for (int j = 0; j < 2; ++j) {
+    uint32_t bits[2] = {static_cast<uint32_t>(w.lane[2 * i + j]) << 16,
+                        static_cast<uint32_t>(p[j]) << 16};
+    float factor[2];
+    __builtin_memcpy(factor, bits, 8);
+    a.lane[i] += factor[0] * factor[1];
+  }
+  return a;
+}
+static inline void transpose(Floats (&row)[16]) {
+  HYBRID_EACH for (int j = 0; j < i; ++j) {
+    float kept = row[i].lane[j];
+    row[i].lane[j] = row[j].lane[i];
+    row[j].lane[i] = kept;
+  }
+}
+static inline void prefetch(const void *p) { __builtin_prefetch(p); }
+
+#undef HYBRID_EACH

@@ -1,0 +1,46 @@
+#include "model.h"
+
+#include "pass.h"
+
+#include <algorithm>
+
+namespace hybrid {
+
+Model::Model(const ModelConfig &config, const Kernels &kernels)
+    : config_(config), kernels_(kernels), ops_(config.ops, config.ops + config.num_ops),
+      weights_(config.weights, config.weights + config.num_weights),
+      vectors_(config.vectors, config.vectors + config.num_vectors),
+      inverse_frequencies_(config.inverse_frequencies,
+                           config.inverse_frequencies + config.head_dim / 2),
+      windows_(config.windows, config.windows + config.num_layers),
+      threads_(config.num_threads) {
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  task_tokens_ = std::max(1, ATTENTION_ROWS / group);
+  task_rows_ = task_tokens_ * group;
+  const int64_t padded = round_up(config.head_dim, LANES);
+  arena_ = allocate<char>(config.arena_bytes);
+  cosines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
+  sines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
+  int64_t scratch = attention_scratch(task_rows_, config.head_dim) + 2 * task_rows_ * padded;
+  for (const Op &op : ops_)
+    if (op.kind == OP_SILU_MUL)
+      scratch = std::max(scratch, round_up(op.width, LANES));
+  for (int32_t thread = 0; thread < config.num_threads; ++thread) {
+    scratch_.push_back(allocate<float>(scratch));
+    parts_.push_back(allocate<PartOfRow>(2 * task_rows_));
+  }
+}
+
+void Model::forward(const Step &step) {
+  int32_t row = 0;
+  for (int32_t token = 0; token < step.num_tokens; token += config_.chunk_tokens) {
+    const int32_t end = std::min(step.num_tokens, token + config_.chunk_tokens);
+    int32_t last_row = row;
+    while (last_row < step.num_rows && step.logits_rows[last_row] < end)
+      ++last_row;
+    Pass(*this, step, token, end, row, last_row).run();
+    row = last_row;
+  }
+}
+
+} // namespace hybrid

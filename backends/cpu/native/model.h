@@ -1,0 +1,69 @@
+// A model as the forward pass needs it: checked once, then read only.
+#ifndef HYBRID_CPU_MODEL_H
+#define HYBRID_CPU_MODEL_H
+
+#include "abi.h"
+#include "kernels.h"
+#include "thread_pool.h"
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace hybrid {
+
+struct FreeMemory {
+  void operator()(void *memory) const { std::free(memory); }
+};
+template <class T> using Memory = std::unique_ptr<T[], FreeMemory>;
+
+// 64-byte aligned and zeroed.
+template <class T> Memory<T> allocate(int64_t count) {
+  const size_t bytes = static_cast<size_t>(round_up(count * int64_t{sizeof(T)} + 1, 64));
+  void *memory = std::aligned_alloc(64, bytes);
+  if (!memory)
+    throw std::bad_alloc();
+  __builtin_memset(memory, 0, bytes);
+  return Memory<T>(static_cast<T *>(memory));
+}
+
+// Whether every index and width of a config fits the others.
+bool is_sound(const ModelConfig &config);
+
+class Model {
+public:
+  Model(const ModelConfig &config, const Kernels &kernels);
+
+  Status bind(const KvPool &pool);
+  Status check(const Step &step) const;
+  // The step has been checked.
+  void forward(const Step &step);
+  char *arena() { return arena_.get(); }
+
+private:
+  friend class Pass;
+
+  ModelConfig config_;
+  const Kernels &kernels_;
+  std::vector<Op> ops_;
+  std::vector<Weight> weights_;
+  std::vector<const float *> vectors_;
+  std::vector<float> inverse_frequencies_;
+  std::vector<int32_t> windows_;
+  KvPool pool_{};
+  int32_t task_tokens_; // queries that one attention task takes at most
+  int32_t task_rows_;   // rows of these
+  Memory<char> arena_;
+  Memory<float> cosines_; // [chunk_tokens][head_dim / 2]
+  Memory<float> sines_;
+  std::vector<Memory<float>> scratch_;   // of each thread
+  std::vector<Memory<PartOfRow>> parts_; // of each thread: [2][task_rows]
+  Memory<float> split_sums_;             // of attention tasks that are split by KV
+  Memory<PartOfRow> split_parts_;
+  int64_t split_rows_ = 0;
+  ThreadPool threads_;
+};
+
+} // namespace hybrid
+
+#endif

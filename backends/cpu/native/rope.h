@@ -1,0 +1,76 @@
+// Heads of one token: normalised where the model does, rotated, keys and values stored.
+
+static inline void rotate(float *head, const float *cosines, const float *sines, int32_t half) {
+  for (int32_t i = 0; i < half; i += LANES) {
+    const int32_t n = half - i;
+    Floats x = load_part(head + i, n), y = load_part(head + half + i, n);
+    Floats c = load_part(cosines + i, n), s = load_part(sines + i, n);
+    Floats first = sub(mul(x, c), mul(y, s));
+    store_part(head + half + i, add(mul(y, c), mul(x, s)), n);
+    store_part(head + i, first, n);
+  }
+}
+
+static inline void normalize(float *head, const float *weight, float epsilon, int32_t dim) {
+  const Floats factor = set1(inverse_rms(head, dim, epsilon));
+  for (int32_t i = 0; i < dim; i += LANES) {
+    Floats y = mul(mul(numbers_at(head, i, dim), factor), numbers_at(weight, i, dim));
+    store_part(head + i, y, dim - i);
+  }
+}
+
+// One head's K or V into its row of a cell.
+static inline void put_cell(const float *head, int32_t dim, int32_t format, char *row,
+                            float *scale) {
+  if (format == FORMAT_F32) {
+    __builtin_memcpy(row, head, static_cast<size_t>(dim) * 4);
+    return;
+  }
+  if (format == FORMAT_BF16) {
+    uint16_t *numbers = reinterpret_cast<uint16_t *>(row);
+    for (int32_t i = 0; i < dim; i += LANES) {
+      alignas(64) uint16_t sixteen[LANES];
+      store_bf16(sixteen, numbers_at(head, i, dim));
+      const int32_t n = dim - i < LANES ? dim - i : LANES;
+      __builtin_memcpy(numbers + i, sixteen, static_cast<size_t>(n) * 2);
+    }
+    return;
+  }
+  Floats top = set1(0.0f), broken = set1(0.0f);
+  for (int32_t i = 0; i < dim; i += LANES) {
+    Floats x = numbers_at(head, i, dim);
+    top = max(top, magnitude(x));
+    broken = fma(x, set1(0.0f), broken);
+  }
+  const float largest_one = largest(top);
+  const bool is_zero = largest_one < 1e-36f;
+  const Floats factor = set1(is_zero ? 0.0f : 127.0f / largest_one);
+  *scale = (is_zero ? 0.0f : largest_one / 127.0f) + sum(broken);
+  for (int32_t i = 0; i < dim; i += LANES) {
+    alignas(64) int8_t sixteen[LANES];
+    store_s8(sixteen, mul(numbers_at(head, i, dim), factor));
+    const int32_t n = dim - i < LANES ? dim - i : LANES;
+    __builtin_memcpy(row + i, sixteen, static_cast<size_t>(n));
+  }
+}
+
+static void rope_kv(const RopeTask &task, int32_t head) {
+  const HeadShape &shape = task.shape;
+  const int32_t dim = shape.head_dim;
+  float *numbers = task.qkv + static_cast<int64_t>(head) * dim;
+  const int32_t num_rotated = shape.num_heads + shape.num_kv_heads;
+  if (head < num_rotated) {
+    const float *weight = head < shape.num_heads ? task.query_norm : task.key_norm;
+    if (weight)
+      normalize(numbers, weight, task.epsilon, dim);
+    rotate(numbers, task.cosines, task.sines, dim / 2);
+  }
+  if (head < shape.num_heads)
+    return;
+  const bool is_key = head < num_rotated;
+  const int32_t kv_head = head - (is_key ? shape.num_heads : num_rotated);
+  char *rows = is_key ? task.keys : task.values;
+  float *scales = is_key ? task.key_scales : task.value_scales;
+  put_cell(numbers, dim, task.format, rows + kv_head * task.head_bytes,
+           scales ? scales + kv_head * task.head_scales : nullptr);
+}

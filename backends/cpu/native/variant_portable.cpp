@@ -1,0 +1,14 @@
+#include "kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hybrid {
+namespace {
+#include "lanes_portable.h"
+
+#include "variant.h"
+} // namespace
+
+extern const Kernels kernels_portable = make_kernels();
+} // namespace hybrid
