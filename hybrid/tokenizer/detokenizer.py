@@ -82,7 +82,9 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Append tokens; returns the text that is certain now and was not before."""
-        return "".join(self._push_one(token_id) for token_id in token_ids)
+        if len(token_ids) == 1:
+            return self._push_one(token_ids[0])
+        return "".join(map(self._push_one, token_ids))
 
     def finish(self) -> str:
         """End the answer; returns the held rest, an unfinished character as U+FFFD."""
@@ -94,6 +96,8 @@ class IncrementalDetokenizer:
         return text[start:stable] + (REPLACEMENT if is_unfinished else "")
 
     def _push_one(self, token_id: int) -> str:
+        if not self._pending and (text := self._whole_text(token_id)):
+            return text
         text = self._text_of([*self._pending, token_id])
         if text == self._pending_text and self._is_invisible(token_id):
             return ""
@@ -120,6 +124,22 @@ class IncrementalDetokenizer:
         if len(self._pending) > self._max_pending:
             self._forget_broken_start()
         return new_text
+
+    def _whole_text(self, token_id: int) -> str:
+        """The usual case: a token that shows whole characters after whole characters.
+
+        Returns:
+            Its text, the token being the context now; empty, with nothing changed, in
+            every other case.
+        """
+        text = self._decode([*self._context, token_id])
+        if text.endswith(REPLACEMENT) or not text.startswith(self._context_text):
+            return ""
+        new_text = text[len(self._context_text) :]
+        if new_text and (own_text := self._decode([token_id])):
+            self._context, self._context_text = [token_id], own_text
+            return new_text
+        return ""
 
     def _start_of_new(self, text: str) -> int:
         """Where in the pending text begins what is neither out nor the prompt's."""

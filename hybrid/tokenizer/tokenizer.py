@@ -5,8 +5,7 @@ loads the others. Knows nothing of requests; streaming lives in the incremental
 detokeniser.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -112,8 +111,12 @@ class Tokenizer:
                 field=field,
                 value=error.start,
             ) from error
-        with _library_errors():
+        try:
             return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except BaseException as error:
+            if (fault := _library_fault(error)) is None:
+                raise
+            raise fault from error
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Turn token ids into text, spaces exactly as they are.
@@ -123,10 +126,15 @@ class Tokenizer:
         Raises:
             CheckpointError: the tokenizer contradicts itself.
         """
-        with _library_errors():
+        # No context manager: one costs more than decoding a token, as each step does.
+        try:
             return self.backend.decode(
                 list(token_ids), skip_special_tokens=skip_special_tokens
             )
+        except BaseException as error:
+            if (fault := _library_fault(error)) is None:
+                raise
+            raise fault from error
 
     @cached_property
     def vocab_size(self) -> int:
@@ -235,21 +243,17 @@ class Tokenizer:
         return self._compiled[source]
 
 
-@contextmanager
-def _library_errors() -> Iterator[None]:
-    """Turn what the ``tokenizers`` library raises into an error of ours.
+def _library_fault(error: BaseException) -> CheckpointError | None:
+    """What an error of the ``tokenizers`` library means; ``None``: it is not its own.
 
     It raises plain ``Exception``, or panics: a ``BaseException`` of a class that cannot
     be imported, which would end the thread that it meets.
     """
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise CheckpointError(
-            f"the model's tokenizer contradicts itself: {type(error).__name__}: {error}"
-        ) from error
+    if type(error) is not Exception and type(error).__name__ != "PanicException":
+        return None
+    return CheckpointError(
+        f"the model's tokenizer contradicts itself: {type(error).__name__}: {error}"
+    )
 
 
 def _own_templates(path: Path, templates: object) -> Mapping[str, str]:

@@ -1,0 +1,147 @@
+"""What a step costs outside of the executor: median microseconds, by part and batch.
+
+The executor gives logits that lie ready, so all that is left is the engine's own.
+
+python tests/bench/step_overhead.py --batch 1 8 32 128
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models
+
+from hybrid import HybridEngine, SamplingParams
+from hybrid.backends.interface import ForwardResult
+from hybrid.backends.null.executor import NullExecutor
+from hybrid.events import configure_if_unset
+from hybrid.sampler.sampler import Sampler
+from hybrid.scheduler import PagedScheduler, SchedulerConfig, StepPlan
+from hybrid.tokenizer.tokenizer import Tokenizer
+
+VOCAB = 49152
+PROMPT_TOKENS = 128
+PARTS = ("schedule", "execute", "check", "sample", "update", "outputs")
+
+
+class ReadyExecutor(NullExecutor):
+    """Logits are there before anybody asks."""
+
+    def __init__(self, num_rows: int) -> None:
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.rows = rng.standard_normal((num_rows, VOCAB)).astype(np.float32)
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Give as many rows as are wanted."""
+        num_rows = sum(entry.num_logits_rows for entry in plan.scheduled)
+        return ForwardResult(logits=self.rows[:num_rows])
+
+
+class Meter:
+    """Takes the time of the calls that it wraps."""
+
+    def __init__(self) -> None:
+        self.spent_ns: dict[str, list[int]] = {name: [] for name in (*PARTS, "total")}
+
+    def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call``, its times noted under ``name``."""
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            start = time.thread_time_ns()
+            try:
+                return call(*arguments, **options)
+            finally:
+                self.spent_ns[name].append(time.thread_time_ns() - start)
+
+        return timed
+
+
+def make_tokenizer() -> Tokenizer:
+    """Byte-level text of as many words as the model has."""
+    words = {f"\u0120w{index}": index for index in range(VOCAB)}
+    backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token="\u0120w0"))
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend)
+
+
+def make_engine(batch: int) -> HybridEngine:
+    """An engine with room for ``batch`` requests."""
+    limits = SchedulerConfig(
+        block_size=16,
+        num_blocks=batch * 64,
+        max_model_len=1024,
+        max_num_seqs=batch,
+        max_num_batched_tokens=max(2048, batch * PROMPT_TOKENS),
+        enable_prefix_caching=True,
+    )
+    return HybridEngine(
+        PagedScheduler(limits),
+        ReadyExecutor(batch),
+        sampler=Sampler(VOCAB),
+        tokenizer=make_tokenizer(),
+        block_size=limits.block_size,
+        log_requests=False,
+    )
+
+
+def measure(batch: int, options: argparse.Namespace) -> dict[str, float]:
+    """Microseconds a decode step, by part."""
+    engine: Any = make_engine(batch)
+    params = SamplingParams(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.steps + 8,
+        ignore_eos=True,
+        detokenize=not options.tokens_only,
+    )
+    for index in range(batch):
+        prompt = [(index * 31 + i) % VOCAB for i in range(PROMPT_TOKENS)]
+        engine.add_request(
+            str(index), {"prompt_token_ids": prompt}, params, stream=options.stream
+        )
+    for _ in range(4):
+        engine.step()
+    meter = Meter()
+    scheduler, outputs = engine.scheduler, engine._outputs  # noqa: SLF001
+    scheduler.schedule = meter.wrap("schedule", scheduler.schedule)
+    scheduler.update = meter.wrap("update", scheduler.update)
+    engine.executor.execute = meter.wrap("execute", engine.executor.execute)
+    outputs.process = meter.wrap("outputs", outputs.process)
+    sampler, check = engine._sampler, engine._check  # noqa: SLF001
+    sampler.sample = meter.wrap("sample", sampler.sample)
+    engine._check = SimpleNamespace(run=meter.wrap("check", check.run))  # noqa: SLF001
+    step = meter.wrap("total", engine.step)
+    for _ in range(options.steps):
+        step()
+    engine.close()
+    # Medians of CPU time: others use the machine, too.
+    return {name: statistics.median(ns) / 1000 for name, ns in meter.spent_ns.items()}
+
+
+def main() -> None:
+    """Print one line per batch size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--stream", action="store_true", help="an output every step")
+    parser.add_argument("--tokens-only", action="store_true", help="no text")
+    options = parser.parse_args()
+    configure_if_unset()
+    print("batch", *(f"{name:>9}" for name in (*PARTS, "glue", "total")))
+    for batch in options.batch:
+        spent = measure(batch, options)
+        spent["glue"] = spent["total"] - sum(spent[name] for name in PARTS)
+        columns = (f"{spent[name]:9.1f}" for name in (*PARTS, "glue", "total"))
+        print(f"{batch:5}", *columns)
+
+
+if __name__ == "__main__":
+    main()
