@@ -1,7 +1,7 @@
 """What the plan of a Llama-shaped model is made from. Knows no library of models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -45,10 +45,8 @@ class CpuModelShape:
         Raises:
             TypeError: a field is missing, or there is one too many.
         """
-        sequences = {"inverse_frequencies", "windows"}
-        known = {field.name for field in fields(cls)}
-        taken = {
-            name: tuple(item) if name in sequences & known else item
+        taken: dict[str, Any] = {
+            name: tuple(item) if isinstance(item, list) else item
             for name, item in value.items()
         }
         return cls(**taken)

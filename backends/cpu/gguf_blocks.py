@@ -1,0 +1,144 @@
+"""A GGUF's parameters, its four-bit blocks as they are.
+
+A block of Q4_0 stands for ``d * (q - 8)``, of Q4_1 for ``d * q + m``: kept bit for bit.
+One of Q4_K stands for ``d * s * q - d' * s'`` in eight groups, s and s' of six bits:
+both products are rounded to float16, which has eleven of the up to seventeen bits.
+
+Source: llama.cpp, ``ggml-common.h`` (``block_q4_0``, ``block_q4_1``, ``block_q4_K``).
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.backends.checkpoint.gguf_header import read_gguf_header
+from hybrid.backends.checkpoint.gguf_weights import dequantize, find_gguf_parameters
+from hybrid.scheduler.errors import CheckpointError
+
+from .weight_packing import FourBitGroups
+
+_TYPE: Final = gguf.GGMLQuantizationType
+_Blocks = NDArray[np.void]
+
+
+class GGUFParameters:
+    """Parameters of a GGUF, by transformers' names.
+
+    Args:
+        path: the file.
+        config: config.json of its conversion.
+
+    Raises:
+        CheckpointError: the file is at fault; names the entry.
+    """
+
+    def __init__(self, path: Path, config: dict[str, object]) -> None:
+        header = read_gguf_header(path)
+        found = find_gguf_parameters(header, config)
+        self._path: Final = path
+        self._found: Final = {parameter.name: parameter for parameter in found}
+        self._data: Final = np.asarray(np.memmap(path, np.uint8, "r"))
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """See ``Parameters``."""
+        return {name: found.tensor.shape for name, found in self._found.items()}
+
+    def read(self, name: str, rows: slice = slice(None)) -> NDArray[np.float32]:
+        """See ``Parameters``."""
+        found = self._found[name]
+        if len(found.tensor.shape) > 1:
+            matrix = dequantize(self._rows(name, rows), found.tensor.type)
+            return np.asarray(matrix, np.float32)
+        numbers = dequantize(self._rows(name, slice(None)), found.tensor.type)[0]
+        order = found.row_order()
+        ordered = numbers if order is None else numbers[order]
+        return np.asarray(ordered[rows], np.float32)
+
+    def has_groups(self, name: str) -> bool:
+        """See ``Parameters``."""
+        return self._found[name].tensor.type in _READERS
+
+    def read_groups(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
+        """See ``Parameters``."""
+        kind = self._found[name].tensor.type
+        groups = _READERS[kind](self._rows(name, rows))
+        if not groups.is_finite:
+            raise CheckpointError(
+                f"{self._path}: {name} ({kind.name}) has a scale that is no finite "
+                "float16"
+            )
+        return groups
+
+    def _rows(self, name: str, rows: slice) -> NDArray[np.uint8]:
+        """Bytes of some rows in transformers' order: ``[N, bytes of a row]``."""
+        found = self._found[name]
+        tensor = found.tensor
+        is_matrix = len(tensor.shape) > 1
+        end = tensor.offset_bytes + tensor.num_bytes
+        num_rows = tensor.shape[0] if is_matrix else 1
+        stored = self._data[tensor.offset_bytes : end].reshape(num_rows, -1)
+        order = found.row_order() if is_matrix else None
+        return stored[rows] if order is None else stored[order[rows]]
+
+
+def _read_q4_0(rows: NDArray[np.uint8]) -> FourBitGroups:
+    blocks = _blocks(rows, [("d", "<f2"), ("qs", "u1", 16)])
+    # Times a power of two: exact, but for what leaves float16's range.
+    with np.errstate(over="ignore"):
+        return FourBitGroups(_nibbles(blocks["qs"], 16), blocks["d"], blocks["d"] * -8)
+
+
+def _read_q4_1(rows: NDArray[np.uint8]) -> FourBitGroups:
+    blocks = _blocks(rows, [("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
+    return FourBitGroups(_nibbles(blocks["qs"], 16), blocks["d"], blocks["m"])
+
+
+def _read_q4_k(rows: NDArray[np.uint8]) -> FourBitGroups:
+    fields = [("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", 12), ("qs", "u1", 128)]
+    blocks = _blocks(rows, fields)
+    scales, mins = _six_bits(blocks["scales"])
+    with np.errstate(over="ignore", invalid="ignore"):
+        d = blocks["d"][..., None].astype(np.float32) * scales
+        m = blocks["dmin"][..., None].astype(np.float32) * -mins.astype(np.float32)
+        return FourBitGroups(
+            _nibbles(blocks["qs"], 32),
+            d.reshape(len(rows), -1).astype(np.float16),
+            m.reshape(len(rows), -1).astype(np.float16),
+        )
+
+
+_READERS: Final[Mapping[gguf.GGMLQuantizationType, Callable[..., FourBitGroups]]] = {
+    _TYPE.Q4_0: _read_q4_0,
+    _TYPE.Q4_1: _read_q4_1,
+    _TYPE.Q4_K: _read_q4_k,
+}
+
+
+def _blocks(rows: NDArray[np.uint8], fields: list[Any]) -> _Blocks:
+    """``[N, blocks of a row]``."""
+    blocks: _Blocks = np.ascontiguousarray(rows).view(np.dtype(fields))
+    return blocks
+
+
+def _nibbles(packed: NDArray[np.uint8], run: int) -> NDArray[np.uint8]:
+    """``[N, K]``: of each ``run`` bytes first the low nibbles, then the high ones."""
+    runs = packed.reshape(len(packed), -1, 1, run)
+    return np.concatenate((runs & 15, runs >> 4), axis=2).reshape(len(packed), -1)
+
+
+def _six_bits(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Eight scales and eight mins of each block from its twelve bytes.
+
+    The first four of either are the low six bits of a byte; the last four have their
+    low bits in the nibbles of the last four bytes, their high bits in what is left.
+    """
+    first, second, low = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    return (
+        np.concatenate((first & 63, low & 15 | first >> 6 << 4), axis=-1),
+        np.concatenate((second & 63, low >> 4 | second >> 6 << 4), axis=-1),
+    )

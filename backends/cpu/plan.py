@@ -1,0 +1,279 @@
+"""The graph of a Llama-shaped model as a list of fused ops over buffers.
+
+Buffers are numbers here; ``memory_plan`` gives them places.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from .abi import Format, OpFlag, OpKind
+from .memory_plan import Lifetime
+from .model_shape import CpuModelShape
+from .weight_packing import GROUP, round_up
+
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpec:
+    """A matrix of the plan: parameters of the model, joined row under row."""
+
+    name: str
+    parts: tuple[str, ...]
+    """Names of its parameters without ``.weight`` and ``.bias``."""
+    part_rows: tuple[int, ...]
+    columns: int
+    has_bias: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(self.part_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOp:
+    """An op over buffers, weights and vectors by number."""
+
+    kind: OpKind
+    reads: int | None = None
+    writes: int | None = None
+    flags: OpFlag = OpFlag.NONE
+    layer: int = 0
+    weight: int | None = None
+    norm: int | None = None
+    key_norm: int | None = None
+    format: Format = Format.F32
+    """Of the activation put out."""
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """A model's ops in order, and what they work on."""
+
+    ops: tuple[PlannedOp, ...]
+    row_bytes: tuple[int, ...]
+    """Of each buffer, bytes of one token's row."""
+    vectors: Mapping[str, int]
+    """Parameters that ops name as norms by their place here, and how long each is."""
+
+    def lifetimes(self, chunk_tokens: int) -> list[Lifetime]:
+        """Say when each buffer of ``chunk_tokens`` rows is in use."""
+        users: list[list[int]] = [[] for _ in self.row_bytes]
+        for index, op in enumerate(self.ops):
+            for buffer in (op.reads, op.writes):
+                if buffer is not None:
+                    users[buffer].append(index)
+        return [
+            Lifetime(row_bytes * chunk_tokens, used[0], used[-1])
+            for row_bytes, used in zip(self.row_bytes, users, strict=True)
+        ]
+
+
+def weight_specs(shape: CpuModelShape) -> tuple[WeightSpec, ...]:
+    """Every matrix of a model, in the order that the plan numbers them."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries = shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
+    table = ((shape.vocab_size,), hidden)
+    specs = [WeightSpec(EMBEDDING, ("model.embed_tokens",), *table)]
+    for layer in range(shape.num_layers):
+        at = f"model.layers.{layer}"
+        qkv = tuple(f"{at}.self_attn.{name}_proj" for name in "qkv")
+        gate_up = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
+        specs += (
+            WeightSpec(
+                f"layers.{layer}.qkv",
+                qkv,
+                (queries, keys, keys),
+                hidden,
+                shape.has_qkv_bias,
+            ),
+            WeightSpec(
+                f"layers.{layer}.o",
+                (f"{at}.self_attn.o_proj",),
+                (hidden,),
+                queries,
+                shape.has_output_bias,
+            ),
+            WeightSpec(
+                f"layers.{layer}.gate_up",
+                gate_up,
+                (inner, inner),
+                hidden,
+                shape.has_mlp_bias,
+            ),
+            WeightSpec(
+                f"layers.{layer}.down",
+                (f"{at}.mlp.down_proj",),
+                (hidden,),
+                inner,
+                shape.has_mlp_bias,
+            ),
+        )
+    if not shape.ties_embeddings:
+        specs.append(WeightSpec(HEAD, ("lm_head",), *table))
+    return tuple(specs)
+
+
+def plan_model(shape: CpuModelShape, formats: Mapping[str, Format]) -> ModelPlan:
+    """Lay out one pass of a model.
+
+    Args:
+        shape: its sizes.
+        formats: of each matrix, by ``WeightSpec.name``.
+    """
+    numbered = enumerate(spec.name for spec in weight_specs(shape))
+    builder = _Builder(shape, {name: (i, formats[name]) for i, name in numbered})
+    return ModelPlan(tuple(builder.ops()), tuple(builder.row_bytes), builder.vectors)
+
+
+def activation_format(weight: Format) -> Format:
+    """Name what a matrix of this format is multiplied with."""
+    return Format.INT8 if weight is Format.INT4 else weight
+
+
+def activation_row_bytes(form: Format, width: int) -> int:
+    """Bytes from one row to the next of an activation that a LINEAR reads."""
+    depth = round_up(width, GROUP)
+    if form is Format.INT8:  # quanta, sums of 32, their sum, the scale
+        return round_up(depth + depth // GROUP * 4 + 8, 64)
+    return depth * {Format.F32: 4, Format.BF16: 2}[form]
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Makes ops, and numbers buffers and vectors as they come."""
+
+    shape: CpuModelShape
+    weights: Mapping[str, tuple[int, Format]]
+    row_bytes: list[int] = field(default_factory=list)
+    vectors: dict[str, int] = field(default_factory=dict)
+
+    def ops(self) -> Iterator[PlannedOp]:
+        shape = self.shape
+        hidden = self._plain(shape.hidden_size)
+        yield PlannedOp(
+            kind=OpKind.EMBED,
+            writes=hidden,
+            weight=self.weights[EMBEDDING][0],
+            width=shape.hidden_size,
+        )
+        for layer in range(shape.num_layers):
+            yield from self._attention(layer, hidden)
+            yield from self._mlp(layer, hidden)
+        rows = self._plain(shape.hidden_size)
+        yield PlannedOp(
+            kind=OpKind.SELECT_ROWS,
+            reads=hidden,
+            writes=rows,
+            flags=OpFlag.ROWS,
+            width=shape.hidden_size,
+        )
+        head = EMBEDDING if shape.ties_embeddings else HEAD
+        yield (norm := self._norm("model.norm", rows, head, OpFlag.ROWS))
+        yield self._linear(head, norm.writes, None, OpFlag.ROWS | OpFlag.LOGITS)
+
+    def _attention(self, layer: int, hidden: int) -> Iterator[PlannedOp]:
+        shape, at = self.shape, f"model.layers.{layer}"
+        queries = shape.num_heads * shape.head_dim
+        width = queries + 2 * shape.num_kv_heads * shape.head_dim
+        qkv, attended = self._plain(width), self._plain(queries)
+        weight = f"layers.{layer}.qkv"
+        yield (norm := self._norm(f"{at}.input_layernorm", hidden, weight))
+        yield self._linear(weight, norm.writes, qkv)
+        yield PlannedOp(
+            kind=OpKind.ROPE_KV,
+            reads=qkv,
+            layer=layer,
+            norm=self._head_norm(f"{at}.self_attn.q_norm"),
+            key_norm=self._head_norm(f"{at}.self_attn.k_norm"),
+            width=width,
+        )
+        yield PlannedOp(
+            kind=OpKind.ATTENTION,
+            reads=qkv,
+            writes=attended,
+            layer=layer,
+            width=queries,
+        )
+        weight = f"layers.{layer}.o"
+        form = self._activation(weight)
+        yield PlannedOp(
+            kind=OpKind.CONVERT,
+            reads=attended,
+            writes=(fitting := self._buffer(form, queries)),
+            format=form,
+            width=queries,
+        )
+        yield self._linear(weight, fitting, hidden, OpFlag.ACCUMULATE)
+
+    def _mlp(self, layer: int, hidden: int) -> Iterator[PlannedOp]:
+        inner, weight = self.shape.intermediate_size, f"layers.{layer}.gate_up"
+        name = f"model.layers.{layer}.post_attention_layernorm"
+        gate_up = self._plain(2 * inner)
+        yield (norm := self._norm(name, hidden, weight))
+        yield self._linear(weight, norm.writes, gate_up)
+        weight = f"layers.{layer}.down"
+        form = self._activation(weight)
+        yield PlannedOp(
+            kind=OpKind.SILU_MUL,
+            reads=gate_up,
+            writes=(gated := self._buffer(form, inner)),
+            format=form,
+            width=inner,
+        )
+        yield self._linear(weight, gated, hidden, OpFlag.ACCUMULATE)
+
+    def _norm(
+        self, vector: str, reads: int, weight: str, flags: OpFlag = OpFlag.NONE
+    ) -> PlannedOp:
+        """Normalise into what ``weight`` is multiplied with."""
+        width, form = self.shape.hidden_size, self._activation(weight)
+        return PlannedOp(
+            kind=OpKind.NORM,
+            reads=reads,
+            writes=self._buffer(form, width),
+            flags=flags,
+            norm=self._vector(vector, width),
+            format=form,
+            width=width,
+        )
+
+    def _linear(
+        self,
+        weight: str,
+        reads: int | None,
+        writes: int | None,
+        flags: OpFlag = OpFlag.NONE,
+    ) -> PlannedOp:
+        return PlannedOp(
+            kind=OpKind.LINEAR,
+            reads=reads,
+            writes=writes,
+            flags=flags,
+            weight=self.weights[weight][0],
+        )
+
+    def _activation(self, weight: str) -> Format:
+        return activation_format(self.weights[weight][1])
+
+    def _head_norm(self, name: str) -> int | None:
+        if not self.shape.has_head_norms:
+            return None
+        return self._vector(name, self.shape.head_dim)
+
+    def _vector(self, name: str, length: int) -> int:
+        self.vectors[f"{name}.weight"] = length
+        return len(self.vectors) - 1
+
+    def _plain(self, width: int) -> int:
+        self.row_bytes.append(width * 4)
+        return len(self.row_bytes) - 1
+
+    def _buffer(self, form: Format, width: int) -> int:
+        self.row_bytes.append(activation_row_bytes(form, width))
+        return len(self.row_bytes) - 1

@@ -1,0 +1,100 @@
+"""From float32 to the integers of the kernels: 8 bits a row, 4 bits a group of 32."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .weight_packing import GROUP, FourBitGroups, round_up
+
+_MAX_INT8: Final = 127
+_MAX_INT4: Final = 15
+_SHRINKAGES: Final = (1.0, 0.94, 0.88, 0.8)
+"""Of a group's range, tried in turn: cutting off the ends makes the steps finer."""
+
+_Floats = NDArray[np.float32]
+
+
+def quantize_int8(matrix: _Floats) -> tuple[NDArray[np.int8], _Floats]:
+    """Quantise each row symmetrically.
+
+    Args:
+        matrix: finite, ``[N, K]``.
+
+    Returns:
+        Quanta ``[N, K]`` and scales ``[N]``: a weight is their product. A row of
+        numbers too small for a scale becomes zeros.
+    """
+    largest = np.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+    scales = largest / np.float32(_MAX_INT8)
+    # Of denormal scales the inverse would be infinite.
+    scales[scales < np.finfo(np.float32).tiny] = 0
+    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
+    return np.rint(matrix * inverse[:, None]).astype(np.int8), scales
+
+
+def quantize_int4(matrix: _Floats) -> FourBitGroups:
+    """Quantise each group of 32: of a few ranges the one of least squared error.
+
+    Args:
+        matrix: finite, ``[N, K]``; padded here with zeros, which take part.
+
+    Returns:
+        Groups; a number beyond float16 makes steps and offsets that are not finite.
+    """
+    rows, columns = matrix.shape
+    padding = round_up(columns, GROUP) - columns
+    groups = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
+    low = groups.min(axis=1)
+    extent = groups.max(axis=1) - low
+    slope, start = _best_grid(_divided(groups - low[:, None], extent))
+    with np.errstate(over="ignore", invalid="ignore"):
+        d = (slope * extent).astype(np.float16)
+        m = (low + start * extent).astype(np.float16)
+        quanta = _rounded(_divided(groups - m[:, None], d.astype(np.float32)))
+    return FourBitGroups(
+        quanta.astype(np.uint8).reshape(rows, -1),
+        d.reshape(rows, -1),
+        m.reshape(rows, -1),
+    )
+
+
+def _best_grid(unit: _Floats) -> tuple[_Floats, _Floats]:
+    """Find steps and starts of the grids nearest to groups of numbers in 0 to 1."""
+    least = np.full(len(unit), np.inf, np.float32)
+    slope, start = np.zeros_like(least), np.zeros_like(least)
+    for shrinkage in _SHRINKAGES:
+        cut, step = (1 - shrinkage) / 2, shrinkage / _MAX_INT4
+        tried = _fitted_line(unit, _rounded((unit - cut) / step))
+        error = tried[2]
+        better = error < least
+        for kept, new in zip((slope, start, least), tried, strict=True):
+            kept[better] = new[better]
+    return slope, start
+
+
+def _fitted_line(unit: _Floats, quanta: _Floats) -> tuple[_Floats, _Floats, _Floats]:
+    """Fit ``slope * q + start`` by least squares; gives both and the squared error."""
+    mean: _Floats = quanta.mean(axis=1)
+    around: _Floats = quanta - mean[:, None]
+    spread = _dots(around, around)
+    spread[spread == 0] = 1  # all quanta are equal: there is no slope
+    slope: _Floats = _dots(around, unit) / spread
+    start: _Floats = unit.mean(axis=1) - slope * mean
+    missed = unit - slope[:, None] * quanta - start[:, None]
+    return slope, start, _dots(missed, missed)
+
+
+def _dots(left: _Floats, right: _Floats) -> _Floats:
+    products: _Floats = np.einsum("gk,gk->g", left, right)
+    return products
+
+
+def _rounded(values: _Floats) -> _Floats:
+    return np.clip(np.rint(values), 0, _MAX_INT4)
+
+
+def _divided(groups: _Floats, by: _Floats) -> _Floats:
+    """Divide each group; by zero gives zero: such a group is one number."""
+    inverse = np.divide(1, by, out=np.zeros_like(by), where=by != 0)
+    return groups * inverse[:, None]

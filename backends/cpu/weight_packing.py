@@ -1,0 +1,168 @@
+"""Matrices in the layouts of the kernels, and back: see ``native/abi.h``.
+
+Layouts put tiles of 16 rows outermost, so that a matrix may be packed some tiles at a
+time and the parts written one behind the other.
+"""
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .abi import Format
+
+TILE_ROWS: Final = 16
+GROUP: Final = 32
+"""Columns that share a scale in int4; every format pads columns to it."""
+INT4_RECORD_BYTES: Final = 320
+_INT8_ZERO: Final = 128
+_INT4_RECORD: Final = np.dtype(
+    [("q", "u1", (4, TILE_ROWS, 4)), ("d", "<f2", TILE_ROWS), ("m", "<f2", TILE_ROWS)]
+)
+
+Bytes = NDArray[np.uint8]
+_T = TypeVar("_T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class FourBitGroups:
+    """Rows in groups of 32 columns: a weight is ``d * q + m`` of its group."""
+
+    quanta: NDArray[np.uint8]
+    """0 to 15, ``[N, K]``, K a multiple of 32."""
+    d: NDArray[np.float16]
+    """``[N, K / 32]``."""
+    m: NDArray[np.float16]
+    """``[N, K / 32]``."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all steps and offsets are numbers."""
+        return bool(np.isfinite(self.d).all() and np.isfinite(self.m).all())
+
+
+def round_up(value: int, multiple: int) -> int:
+    """Give the next multiple that is no smaller."""
+    return -(-value // multiple) * multiple
+
+
+def packed_bytes(form: Format, rows: int, columns: int) -> int:
+    """Bytes of a packed matrix, padding included, scales not."""
+    cells = round_up(rows, TILE_ROWS) * round_up(columns, GROUP)
+    if form is Format.INT4:
+        return cells // (TILE_ROWS * GROUP) * INT4_RECORD_BYTES
+    return cells * {Format.F32: 4, Format.BF16: 2, Format.INT8: 1}[form]
+
+
+def pack_float32(matrix: NDArray[np.float32]) -> Bytes:
+    """``[N, K]`` to ``[Np/16][Kp][16]``, flat bytes."""
+    return _flat(_tiles(_padded(matrix, 0)).swapaxes(1, 2))
+
+
+def pack_bfloat16(matrix: NDArray[np.float32]) -> Bytes:
+    """``[N, K]``, rounded to nearest even, to ``[Np/16][Kp/2][16][2]``, flat bytes."""
+    return _flat(_interleaved(_padded(to_bfloat16(matrix), 0), 2))
+
+
+def pack_int8(quanta: NDArray[np.int8]) -> Bytes:
+    """``[N, K]`` to ``[Np/16][Kp/4][16][4]``, 128 added, flat bytes."""
+    shifted = quanta.view(np.uint8) ^ np.uint8(_INT8_ZERO)
+    return _flat(_interleaved(_padded(shifted, _INT8_ZERO), 4))
+
+
+def pack_int4(groups: FourBitGroups) -> Bytes:
+    """``[N, Kp]`` to ``[Np/16][Kp/32]`` records, flat bytes."""
+    num_groups = groups.d.shape[1]
+    tiles = _tiles(_padded(groups.quanta, 0))
+    halves = tiles.reshape(-1, TILE_ROWS, num_groups, 2, 4, 4)
+    records = np.empty((len(halves), num_groups), _INT4_RECORD)
+    low, high = halves[:, :, :, 0], halves[:, :, :, 1]
+    records["q"] = (low | high << 4).transpose(0, 2, 3, 1, 4)
+    records["d"] = _tiles(_padded(groups.d, 0, 1)).swapaxes(1, 2)
+    records["m"] = _tiles(_padded(groups.m, 0, 1)).swapaxes(1, 2)
+    return records.reshape(-1).view(np.uint8)
+
+
+def unpack(
+    form: Format,
+    data: Bytes,
+    scales: NDArray[np.float32] | None,
+    shape: tuple[int, int],
+) -> NDArray[np.float32]:
+    """Give back the matrix that a packed one stands for: float32 ``[N, K]``.
+
+    Args:
+        form: the packed one's.
+        data: flat bytes.
+        scales: ``[Np]``, of int8.
+        shape: ``(N, K)``.
+    """
+    rows, columns = shape
+    depth = round_up(columns, GROUP)
+    if form is Format.F32:
+        wide = _untiled(data.view("<f4").reshape(-1, depth, TILE_ROWS).swapaxes(1, 2))
+    elif form is Format.BF16:
+        wide = from_bfloat16(_deinterleaved(data.view("<u2"), depth, 2))
+    elif form is Format.INT8:
+        assert scales is not None, "int8 has scales"
+        quanta = _deinterleaved(data, depth, 4).astype(np.float32) - _INT8_ZERO
+        wide = quanta * scales[:, None]
+    else:
+        wide = _unpack_int4(data, depth)
+    return np.ascontiguousarray(wide[:rows, :columns])
+
+
+def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to nearest even; the upper half of float32's bits. NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    # The carry would turn a NaN whose low bits alone are set into infinity.
+    rounded[np.isnan(values)] = 0x7FC0
+    return rounded.astype(np.uint16)
+
+
+def from_bfloat16(values: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Widen, exactly."""
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def _unpack_int4(data: Bytes, depth: int) -> NDArray[np.float32]:
+    records = data.view(_INT4_RECORD).reshape(-1, depth // GROUP)
+    packed = records["q"].transpose(0, 3, 1, 2, 4)  # tile, row, group, j, b
+    halves = np.stack((packed & 15, packed >> 4), axis=3).astype(np.float32)
+    groups = halves.reshape(*halves.shape[:3], GROUP)
+    d, m = (records[name].swapaxes(1, 2)[..., None].astype(np.float32) for name in "dm")
+    return (d * groups + m).reshape(-1, depth)
+
+
+def _padded(matrix: NDArray[_T], value: int, multiple: int = GROUP) -> NDArray[_T]:
+    rows, columns = matrix.shape
+    padding = (round_up(rows, TILE_ROWS) - rows, round_up(columns, multiple) - columns)
+    if padding == (0, 0):
+        return matrix
+    return np.pad(matrix, [(0, n) for n in padding], constant_values=value)
+
+
+def _tiles(matrix: NDArray[_T]) -> NDArray[_T]:
+    return matrix.reshape(-1, TILE_ROWS, matrix.shape[1])
+
+
+def _untiled(tiles: NDArray[_T]) -> NDArray[_T]:
+    return tiles.reshape(-1, tiles.shape[2])
+
+
+def _interleaved(matrix: NDArray[_T], run: int) -> NDArray[_T]:
+    """``[tile][K/run][16][run]``: neighbours of a row stay together."""
+    rows, columns = matrix.shape
+    cells = matrix.reshape(rows // TILE_ROWS, TILE_ROWS, columns // run, run)
+    return cells.swapaxes(1, 2)
+
+
+def _deinterleaved(data: NDArray[_T], depth: int, run: int) -> NDArray[_T]:
+    cells = data.reshape(-1, depth // run, TILE_ROWS, run)
+    return cells.swapaxes(1, 2).reshape(-1, depth)
+
+
+def _flat(array: NDArray[np.generic]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -1,0 +1,219 @@
+"""Writes the packed weights of an engine, one after the other, a few rows at a time.
+
+Every array is a multiple of 64 bytes and the first starts at one, so all are aligned
+without gaps, which safetensors does not allow.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.scheduler.errors import CheckpointError
+
+from .abi import Format
+from .parameters import Parameters
+from .plan import WeightSpec
+from .quantize_weights import quantize_int4, quantize_int8
+from .weight_packing import (
+    TILE_ROWS,
+    FourBitGroups,
+    pack_bfloat16,
+    pack_float32,
+    pack_int4,
+    pack_int8,
+    packed_bytes,
+    round_up,
+)
+
+ALIGNMENT: Final = 64
+_CHUNK_ELEMENTS: Final = 1 << 21
+"""Packed at once: what stays near the processor's caches."""
+
+Chunks = Iterator[NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One array of the file."""
+
+    name: str
+    dtype: str
+    length: int
+    num_bytes: int
+    chunks: Callable[[], Chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class FormattedWeight:
+    """A matrix, and the format it gets."""
+
+    spec: WeightSpec
+    format: Format
+    keeps_groups: bool = False
+    """Its four-bit groups are taken as they are stored."""
+
+
+def write_weights(
+    path: Path,
+    parameters: Parameters,
+    weights: tuple[FormattedWeight, ...],
+    vectors: Mapping[str, int],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Write ``weights.safetensors``.
+
+    Args:
+        path: of the file.
+        parameters: what is packed.
+        weights: the matrices.
+        vectors: norms by name, and how long they are.
+        progress: told of bytes written, and of all.
+
+    Raises:
+        CheckpointError: a number is not finite, which no integer can stand for.
+        OSError: it cannot be written.
+    """
+    entries = [
+        entry for weight in weights for entry in _weight_entries(parameters, weight)
+    ]
+    for name, length in vectors.items():
+        entries.append(_vector_entry(name, (name,), length, parameters))
+    total = sum(entry.num_bytes for entry in entries)
+    done = 0
+    with path.open("wb") as file:
+        file.write(_preamble(entries))
+        for entry in entries:
+            for chunk in entry.chunks():
+                done += file.write(np.ascontiguousarray(chunk).data)
+                progress(done, total)
+
+
+def _preamble(entries: list[_Entry]) -> bytes:
+    """Everything in front of the arrays.
+
+    Source: https://github.com/huggingface/safetensors, "Format".
+    """
+    header, start = {}, 0
+    for entry in entries:
+        end = start + entry.num_bytes
+        header[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": [entry.length],
+            "data_offsets": [start, end],
+        }
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _weight_entries(
+    parameters: Parameters, weight: FormattedWeight
+) -> Iterator[_Entry]:
+    spec, form = weight.spec, weight.format
+    size = packed_bytes(form, spec.rows, spec.columns)
+    scales: list[NDArray[np.float32]] = []
+    packed = _Packing(parameters, weight, scales)
+    yield _Entry(f"{spec.name}.data", "U8", size, size, packed.chunks)
+    if form is Format.INT8:
+        padded = round_up(spec.rows, TILE_ROWS)
+        yield _Entry(
+            f"{spec.name}.scales",
+            "F32",
+            padded,
+            padded * 4,
+            # Called once the matrix is written, when they are known.
+            lambda: iter([_padded(np.concatenate(scales))]),
+        )
+    if spec.has_bias:
+        parts = tuple(f"{part}.bias" for part in spec.parts)
+        yield _vector_entry(f"{spec.name}.bias", parts, spec.rows, parameters)
+
+
+def _vector_entry(
+    name: str, parts: tuple[str, ...], length: int, parameters: Parameters
+) -> _Entry:
+    padded = round_up(length, TILE_ROWS)
+
+    def chunks() -> Chunks:
+        yield _padded(np.concatenate([parameters.read(part) for part in parts]))
+
+    return _Entry(name, "F32", padded, padded * 4, chunks)
+
+
+def _padded(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.pad(numbers, (0, -len(numbers) % TILE_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Packs one matrix, some tiles of rows at a time."""
+
+    parameters: Parameters
+    weight: FormattedWeight
+    scales: list[NDArray[np.float32]]
+    """Filled on the way."""
+
+    def chunks(self) -> Chunks:
+        spec = self.weight.spec
+        step = _CHUNK_ELEMENTS // spec.columns // TILE_ROWS * TILE_ROWS or TILE_ROWS
+        for start in range(0, spec.rows, step):
+            pieces = list(_pieces(spec, start, min(start + step, spec.rows)))
+            if self.weight.keeps_groups:
+                yield self._pack_groups(pieces)
+            else:
+                yield self._pack_numbers(pieces)
+
+    def _pack_groups(self, pieces: list[tuple[str, slice]]) -> NDArray[np.uint8]:
+        groups = [self.parameters.read_groups(name, rows) for name, rows in pieces]
+        return pack_int4(
+            FourBitGroups(
+                np.concatenate([group.quanta for group in groups]),
+                np.concatenate([group.d for group in groups]),
+                np.concatenate([group.m for group in groups]),
+            )
+        )
+
+    def _pack_numbers(self, pieces: list[tuple[str, slice]]) -> NDArray[np.uint8]:
+        form = self.weight.format
+        matrix = np.concatenate(
+            [self.parameters.read(name, rows) for name, rows in pieces]
+        )
+        if form is Format.F32:
+            return pack_float32(matrix)
+        if form is Format.BF16:
+            return pack_bfloat16(matrix)
+        _check_finite(bool(np.isfinite(matrix).all()), pieces, form)
+        if form is Format.INT8:
+            quanta, scales = quantize_int8(matrix)
+            self.scales.append(scales)
+            return pack_int8(quanta)
+        groups = quantize_int4(matrix)
+        _check_finite(groups.is_finite, pieces, form)
+        return pack_int4(groups)
+
+
+def _check_finite(
+    is_finite: bool, pieces: list[tuple[str, slice]], form: Format
+) -> None:
+    if not is_finite:
+        names = " or ".join(dict.fromkeys(name for name, _ in pieces))
+        raise CheckpointError(
+            f"{names} has numbers that are not finite, or too large for "
+            f"{form.name.lower()}"
+        )
+
+
+def _pieces(spec: WeightSpec, start: int, stop: int) -> Iterator[tuple[str, slice]]:
+    """Say which rows of which parameters are rows ``start`` to ``stop``."""
+    first = 0
+    for part, rows in zip(spec.parts, spec.part_rows, strict=True):
+        low, high = max(start - first, 0), min(stop - first, rows)
+        if low < high:
+            yield f"{part}.weight", slice(low, high)
+        first += rows
