@@ -22,7 +22,7 @@ setup(
             extra_compile_args=[
                 "-O3",
                 "-g0",
-                "-std=c++17",
+                "-std=c++20",
                 "-ffp-contract=off",
                 "-fvisibility=hidden",
                 "-pthread",

@@ -91,7 +91,9 @@ static void silu_mul(const float *gate_up, int32_t width, int32_t format, char *
   for (int32_t i = 0; i < width; i += LANES) {
     Floats gate = numbers_at(gate_up, i, width);
     Floats divisor = add(set1(1.0f), exponential(sub(set1(0.0f), gate)));
-    Floats y = mul(div(gate, divisor), numbers_at(up, i, width));
+    // e^-gate is bounded: a gate far below would not come out as the 0 that it is.
+    Floats gated = zero_below(gate, -87.0f, div(gate, divisor));
+    Floats y = mul(gated, numbers_at(up, i, width));
     store_part(scratch + i, y, width - i);
   }
   convert(scratch, width, format, out);
