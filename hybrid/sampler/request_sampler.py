@@ -1,6 +1,8 @@
 """All that the sampler remembers of one request, from arrival to its last sequence."""
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +63,13 @@ class RequestSampler:
         self._always_raw = not (
             grammar or self._masks or self._processors or self._has_penalties
         )
+        self.is_plain: Final = (
+            self._always_raw
+            and self._is_greedy
+            and params.logprobs is None
+            and params.prompt_logprobs is None
+        )
+        """Whether all it ever wants is the likeliest id of its row."""
 
     @property
     def live_samples(self) -> frozenset[int]:
@@ -104,6 +113,9 @@ class RequestSampler:
     def commit(self, sample_index: int, token_ids: Sequence[int]) -> None:
         """Append what was drawn; more than one token is a fork of ``sample_index``."""
         trunk = self._histories[sample_index]
+        if len(token_ids) == 1:
+            trunk.append(token_ids[0])
+            return
         for sample in range(1, len(token_ids)):
             self._histories[sample] = trunk.fork()
             self._histories[sample].append(token_ids[sample])
@@ -116,7 +128,7 @@ class RequestSampler:
 
     def check_highest(self, highest: float) -> None:
         """Raise ``SamplingFailed`` if a row with this maximum is no distribution."""
-        if not np.isfinite(highest):
+        if not math.isfinite(highest):
             raise self._fault(
                 f"the executor's highest logit is {highest}", is_executors=True
             )

@@ -6,7 +6,7 @@ processors or penalties change is copied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ class _Share(NamedTuple):
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None
+
+
+_UNDRAWN: Final = _Share((), None, None)
 
 
 class Sampler:
@@ -151,15 +154,20 @@ class Sampler:
         """
         if result.sampled_token_ids is not None:
             return self._adopt(plan, result.sampled_token_ids)
-        rows = self._split(plan, self._view(result))
+        logits = self._view(result)
+        likeliest = self._draw_likeliest(plan, logits)
+        if likeliest is not None:
+            return self._adopt(plan, likeliest)
         failed: dict[str, SamplingFailed] = {}
         shares: list[_Share] = []
-        for entry, logits in zip(plan.scheduled, rows, strict=True):
+        end = 0
+        for entry in plan.scheduled:
+            start, end = end, end + entry.num_logits_rows
             request_id = entry.request.request_id
-            share = _placeholder(entry)
+            share = _UNDRAWN
             if request_id not in failed:
                 try:
-                    share = self._draw(entry, logits)
+                    share = self._draw(entry, logits[start:end])
                 except SamplingFailed as error:
                     failed[request_id] = error
             shares.append(share)
@@ -188,24 +196,35 @@ class Sampler:
         return sequences
 
     def _view(self, result: ForwardResult) -> NDArray[np.float32]:
-        """The executor's logits ``[rows, num_ids]``, read-only, without a copy."""
+        """The executor's logits ``[rows, num_ids]``, without a copy, not to be changed.
+
+        Nor marked as read-only: numpy's argmax copies what it may not write.
+        """
         if result.logits is None:
             return np.empty((0, self._num_ids), np.float32)
         logits: NDArray[Any] = np.from_dlpack(result.logits)
-        view = logits[:, : self._num_ids]
-        view.flags.writeable = False
-        return view
+        return logits[:, : self._num_ids]
 
-    @staticmethod
-    def _split(
-        plan: StepPlan, logits: NDArray[np.float32]
-    ) -> list[NDArray[np.float32]]:
-        rows = []
-        start = 0
+    def _draw_likeliest(
+        self, plan: StepPlan, logits: NDArray[np.float32]
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """Draw for a step in which every entry wants the likeliest id and no more.
+
+        The usual greedy step, in one search over all rows. ``None``: the step is
+        another, or one of its draws fails.
+        """
+        if not logits.flags.c_contiguous:  # searched at once they would be copied
+            return None
         for entry in plan.scheduled:
-            rows.append(logits[start : start + entry.num_logits_rows])
-            start += entry.num_logits_rows
-        return rows
+            is_one = entry.num_samples == 1 == entry.num_logits_rows
+            drawer = self._requests[entry.request.request_id]
+            if not is_one or not drawer.is_plain or entry.num_draft_tokens:
+                return None
+        best = logits.argmax(axis=1)
+        # argmax stops at the first NaN, so one look a row tells.
+        if not np.isfinite(logits[np.arange(len(best)), best]).all():
+            return None
+        return tuple((token_id,) for token_id in best.tolist())
 
     def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> _Share:
         """Draw for one entry; commits nothing."""
