@@ -26,7 +26,8 @@ class OutputMailbox:
         self._newest: RequestOutput | None = None
         """As ``_output``, but kept when it is read; ``None``: ``begin`` is to come."""
         self._error: Exception | None = None
-        self._is_filled = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
+        """Set while one waits. An ``asyncio.Event`` would cost each token more."""
         self.is_aborted = False
         """Whether the request was aborted, perhaps before the engine knew of it."""
 
@@ -41,7 +42,7 @@ class OutputMailbox:
         if self.is_aborted and not output.finished:
             output = aborted(output)
         self._output = self._newest = output
-        self._is_filled.set()
+        self._wake()
         if output.finished:
             self._tell_end()
 
@@ -57,8 +58,12 @@ class OutputMailbox:
     def fail(self, error: Exception) -> None:
         """Leave an error; it is raised once the output before it was read."""
         self._error = error
-        self._is_filled.set()
+        self._wake()
         self._tell_end()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _tell_end(self) -> None:
         if self._ended is not None:
@@ -70,11 +75,11 @@ class OutputMailbox:
         Raises:
             Exception: the error that was left.
         """
-        await self._is_filled.wait()
+        if self._output is None and self._error is None:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         output, self._output = self._output, None
         if output is None:
             assert self._error is not None
             raise self._error
-        if self._error is None:
-            self._is_filled.clear()
         return output

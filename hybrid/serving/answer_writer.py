@@ -4,8 +4,9 @@ HTTP/2 lets a client keep its window shut while it answers every ping: the conne
 lives, and nothing can be sent. No request may be held for that.
 """
 
-import asyncio
 from typing import Any, Final
+
+from .stall_watch import StallWatch
 
 WRITE_TIMEOUT_S: Final = 60.0
 """For one message to find room between here and its client."""
@@ -16,7 +17,7 @@ class ClientStalled(TimeoutError):
 
 
 class AnswerWriter:
-    """Used by one task at a time."""
+    """Used by one task at a time; ``close`` it when all is said."""
 
     def __init__(self, context: Any) -> None:
         """Send nothing yet.
@@ -25,6 +26,7 @@ class AnswerWriter:
             context: the RPC's ``grpc.aio.ServicerContext``.
         """
         self._context: Final = context
+        self._watch: Final = StallWatch(WRITE_TIMEOUT_S)
         self._has_begun = False
 
     async def begin(self) -> None:
@@ -39,7 +41,7 @@ class AnswerWriter:
             ClientStalled: there was no room for it within ``WRITE_TIMEOUT_S``.
         """
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
+            with self._watch:
                 if not self._has_begun:
                     # Beside a message that waits, gRPC would send them a second time
                     # with the status, and fail.
@@ -49,3 +51,7 @@ class AnswerWriter:
             raise ClientStalled(
                 f"the client has taken no message for {WRITE_TIMEOUT_S:g} s"
             ) from None
+
+    def close(self) -> None:
+        """Leave nothing behind in the event loop."""
+        self._watch.close()

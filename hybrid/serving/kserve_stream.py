@@ -53,6 +53,8 @@ class InferStream:
             stalled = ClientStalled(str(errors.exceptions[0]))
         except* grpc.aio.InternalError:
             pass  # A write met a lost connection: nobody is left to be told.
+        finally:
+            self._writer.close()
         if stalled is not None:
             raise stalled
 

@@ -4,7 +4,7 @@ The messages are those of smg-grpc-proto; the meaning follows smg-grpc-servicer 
 """
 
 import time
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,9 +65,11 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
         for a slow client is raised here, and the blocks are free at once.
         """
         parsed = parse_request(request, self._host.model)
-        writer = AnswerWriter(context)
         messages = AnswerMessages(parsed.params, stream=request.stream)
-        with self._live.entered(request.request_id) as request_id:
+        with (
+            self._live.entered(request.request_id) as request_id,
+            closing(AnswerWriter(context)) as writer,
+        ):
             outputs = self._host.generate(
                 parsed.prompt,
                 parsed.params,
@@ -118,28 +120,28 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
                 "this server has no tokenizer: it takes and gives token ids",
             )
             return
-        writer = AnswerWriter(context)
         archive = await self._tokenizer.get()
-        for data, sha256 in archive.pieces():
-            chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
-            await writer.write(chunk)
+        with closing(AnswerWriter(context)) as writer:
+            for data, sha256 in archive.pieces():
+                chunk = common_pb2.GetTokenizerChunk(data=data, sha256=sha256)
+                await writer.write(chunk)
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> None:
         """What the prefix cache holds, now and after every step.
 
         No history is kept: wherever a client wants to resume, it gets the present.
         """
-        # Clients wait for the headers, and an idle engine sends nothing else.
-        writer = AnswerWriter(context)
-        await writer.begin()
         messages = KvEventMessages()
-        async with aclosing(self._host.subscribe_kv_events()) as batches:
-            try:
-                async for batch in batches:
-                    for message in messages.take(batch):
-                        await writer.write(message)
-            except UnsupportedFeature as error:
-                await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        with closing(AnswerWriter(context)) as writer:
+            # Clients wait for the headers, and an idle engine sends nothing else.
+            await writer.begin()
+            async with aclosing(self._host.subscribe_kv_events()) as batches:
+                try:
+                    async for batch in batches:
+                        for message in messages.take(batch):
+                            await writer.write(message)
+                except UnsupportedFeature as error:
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
 
     async def FlushCache(self, request: Any, context: Any) -> Any:
         """Forget cached prefixes, at once or when the engine is idle."""
