@@ -1,0 +1,62 @@
+"""In what the oneDNN fallback keeps weights and cache, and in what it computes."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from hybrid.scheduler.errors import ConfigError, UnsupportedFeature
+
+from .build_options import AUTO
+from .options import CpuOptions
+
+_DTYPES: Final = ("float32", "bfloat16")
+_COMPUTED: Final = {"fp32": "float32", "bf16": "bfloat16"}
+"""By unquantised weights, in what they multiply."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneDNNFormats:
+    """What the options come to where no kernel of ours is."""
+
+    weights: str
+    """``int8``, ``bf16`` or ``fp32``."""
+    computed: str
+    """Dtype of activations and cache, by torch's name."""
+
+    @classmethod
+    def of(cls, dtype: str, options: CpuOptions) -> "OneDNNFormats":
+        """Resolve what was asked for.
+
+        Args:
+            dtype: the engine's, never ``auto``.
+            options: the executor's.
+
+        Raises:
+            UnsupportedFeature: nothing is computed in this dtype.
+            ConfigError: an option needs the compiled kernels.
+        """
+        if dtype not in _DTYPES:
+            raise UnsupportedFeature(
+                f"oneDNN's products come in {' and '.join(_DTYPES)}, dtype is {dtype}"
+            )
+        weights, cache = options.quantization, options.kv_cache_dtype
+        if weights == AUTO:
+            weights = "fp32" if dtype == "float32" else "int8"
+        if weights == "int4":
+            raise _needs_kernels("quantization", weights, "int8, bf16 or fp32")
+        if weights in _COMPUTED:
+            computed = _COMPUTED[weights]
+            if cache not in {AUTO, computed}:
+                kept = f"{computed}, as quantization {weights} computes"
+                raise _needs_kernels("kv_cache_dtype", cache, kept)
+            return cls(weights, computed)
+        if cache == "int8":
+            raise _needs_kernels("kv_cache_dtype", cache, " or ".join(_DTYPES))
+        return cls(weights, "bfloat16" if cache == AUTO else cache)
+
+
+def _needs_kernels(option: str, value: str, instead: str) -> ConfigError:
+    return ConfigError(
+        f"executor cpu: {option} is {value}, which needs the compiled kernels "
+        f"(`hybrid executors --explain` says why there are none); without them it is "
+        f"{instead}"
+    )
