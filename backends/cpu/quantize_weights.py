@@ -7,10 +7,15 @@ from numpy.typing import NDArray
 
 from .weight_packing import GROUP, FourBitGroups, round_up
 
+MAX_INT4_WEIGHT: Final = 32768.0
+"""Offsets and steps are float16; a fitted one may lie a little beyond the numbers."""
 _MAX_INT8: Final = 127
 _MAX_INT4: Final = 15
 _SHRINKAGES: Final = (1.0, 0.94, 0.88, 0.8)
 """Of a group's range, tried in turn: cutting off the ends makes the steps finer."""
+
+_TINY: Final = np.finfo(np.float32).tiny
+"""The inverse of anything smaller may be infinite."""
 
 _Floats = NDArray[np.float32]
 
@@ -28,7 +33,7 @@ def quantize_int8(matrix: _Floats) -> tuple[NDArray[np.int8], _Floats]:
     largest = np.maximum(matrix.max(axis=1), -matrix.min(axis=1))
     scales = largest / np.float32(_MAX_INT8)
     # Of denormal scales the inverse would be infinite.
-    scales[scales < np.finfo(np.float32).tiny] = 0
+    scales[scales < _TINY] = 0
     inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
     return np.rint(matrix * inverse[:, None]).astype(np.int8), scales
 
@@ -37,10 +42,8 @@ def quantize_int4(matrix: _Floats) -> FourBitGroups:
     """Quantise each group of 32: of a few ranges the one of least squared error.
 
     Args:
-        matrix: finite, ``[N, K]``; padded here with zeros, which take part.
-
-    Returns:
-        Groups; a number beyond float16 makes steps and offsets that are not finite.
+        matrix: ``[N, K]``, up to ``MAX_INT4_WEIGHT``; padded here with zeros, which
+            take part.
     """
     rows, columns = matrix.shape
     padding = round_up(columns, GROUP) - columns
@@ -48,10 +51,9 @@ def quantize_int4(matrix: _Floats) -> FourBitGroups:
     low = groups.min(axis=1)
     extent = groups.max(axis=1) - low
     slope, start = _best_grid(_divided(groups - low[:, None], extent))
-    with np.errstate(over="ignore", invalid="ignore"):
-        d = (slope * extent).astype(np.float16)
-        m = (low + start * extent).astype(np.float16)
-        quanta = _rounded(_divided(groups - m[:, None], d.astype(np.float32)))
+    d = (slope * extent).astype(np.float16)
+    m = (low + start * extent).astype(np.float16)
+    quanta = _rounded(_divided(groups - m[:, None], d.astype(np.float32)))
     return FourBitGroups(
         quanta.astype(np.uint8).reshape(rows, -1),
         d.reshape(rows, -1),
@@ -95,6 +97,6 @@ def _rounded(values: _Floats) -> _Floats:
 
 
 def _divided(groups: _Floats, by: _Floats) -> _Floats:
-    """Divide each group; by zero gives zero: such a group is one number."""
-    inverse = np.divide(1, by, out=np.zeros_like(by), where=by != 0)
+    """Divide each group; by next to nothing gives zero: such a group is one number."""
+    inverse = np.divide(1, by, out=np.zeros_like(by), where=np.abs(by) >= _TINY)
     return groups * inverse[:, None]

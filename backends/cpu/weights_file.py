@@ -18,7 +18,7 @@ from hybrid.scheduler.errors import CheckpointError
 from .abi import Format
 from .parameters import Parameters
 from .plan import WeightSpec
-from .quantize_weights import quantize_int4, quantize_int8
+from .quantize_weights import MAX_INT4_WEIGHT, quantize_int4, quantize_int8
 from .weight_packing import (
     TILE_ROWS,
     FourBitGroups,
@@ -188,24 +188,24 @@ class _Packing:
             return pack_float32(matrix)
         if form is Format.BF16:
             return pack_bfloat16(matrix)
-        _check_finite(bool(np.isfinite(matrix).all()), pieces, form)
+        _check_range(matrix, pieces, form)
         if form is Format.INT8:
             quanta, scales = quantize_int8(matrix)
             self.scales.append(scales)
             return pack_int8(quanta)
-        groups = quantize_int4(matrix)
-        _check_finite(groups.is_finite, pieces, form)
-        return pack_int4(groups)
+        return pack_int4(quantize_int4(matrix))
 
 
-def _check_finite(
-    is_finite: bool, pieces: list[tuple[str, slice]], form: Format
+def _check_range(
+    matrix: NDArray[np.float32], pieces: list[tuple[str, slice]], form: Format
 ) -> None:
-    if not is_finite:
+    largest = float(np.abs(matrix).max())
+    limit = MAX_INT4_WEIGHT if form is Format.INT4 else np.finfo(np.float32).max
+    if not largest <= limit:
         names = " or ".join(dict.fromkeys(name for name, _ in pieces))
         raise CheckpointError(
-            f"{names} has numbers that are not finite, or too large for "
-            f"{form.name.lower()}"
+            f"{names} has a number of {largest:g}; {form.name.lower()} holds up to "
+            f"{limit:g}"
         )
 
 

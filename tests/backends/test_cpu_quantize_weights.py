@@ -1,0 +1,86 @@
+"""Quantised weights stay as near to the numbers as their grids allow."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from hybrid.backends.cpu.quantize_weights import (
+    MAX_INT4_WEIGHT,
+    quantize_int4,
+    quantize_int8,
+)
+from hybrid.backends.cpu.weight_packing import FourBitGroups
+
+FINITE = st.floats(-1e4, 1e4, width=32)
+MATRICES = arrays.arrays(
+    np.float32, st.tuples(st.integers(1, 5), st.integers(1, 70)), elements=FINITE
+)
+
+
+def _numbers(groups: FourBitGroups) -> NDArray[np.float32]:
+    d, m = (np.repeat(x.astype(np.float32), 32, axis=1) for x in (groups.d, groups.m))
+    return d * groups.quanta + m
+
+
+@given(MATRICES)
+def test_int8_is_off_by_half_a_step_at_most(matrix: NDArray[np.float32]) -> None:
+    """A row's largest number has quantum 127, and no number is farther off."""
+    quanta, scales = quantize_int8(matrix)
+    largest = np.abs(matrix).max(axis=1)
+    np.testing.assert_allclose(scales[scales > 0] * 127, largest[scales > 0], rtol=1e-6)
+    assert (largest[scales == 0] < 1e-35).all()
+    off = np.abs(quanta * scales[:, None] - matrix)
+    assert (off <= scales[:, None] * 0.501 + 1e-35).all()
+    assert quanta.min() >= -127
+
+
+def test_int8_of_denormal_numbers_is_zero() -> None:
+    """Their scale has no inverse; zero is as near as makes no difference."""
+    quanta, scales = quantize_int8(np.full((1, 4), 1e-40, np.float32))
+    assert not quanta.any()
+    assert scales.tolist() == [0]
+
+
+@given(MATRICES)
+def test_int4_is_off_by_little_more_than_half_a_step(
+    matrix: NDArray[np.float32],
+) -> None:
+    """Beside float16's own rounding; the cut ends may be off by a step and a half."""
+    groups = quantize_int4(matrix)
+    rows, columns = matrix.shape
+    padded = np.pad(matrix, ((0, 0), (0, -columns % 32))).reshape(rows, -1, 32)
+    extent = padded.max(axis=2) - padded.min(axis=2)
+    rounding = np.abs(padded).max(axis=2) * 2**-10 + 1e-7
+    limit = np.repeat(extent / 15 * 1.6 + rounding, 32, axis=1)[:, :columns]
+    assert (np.abs(_numbers(groups)[:, :columns] - matrix) <= limit).all()
+    assert groups.quanta.max() <= 15
+
+
+def test_int4_is_nearer_than_the_plain_grid() -> None:
+    """Searching ranges and fitting the grid takes a tenth of the error, and more."""
+    matrix = np.random.default_rng(0).normal(size=(64, 256)).astype(np.float32)
+    groups = matrix.reshape(64, -1, 32)
+    low, high = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    step = (high - low) / 15
+    plain = np.rint((groups - low) / step) * step + low
+    found = _numbers(quantize_int4(matrix)).reshape(groups.shape)
+    assert np.square(found - groups).sum() < 0.9 * np.square(plain - groups).sum()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.5, -3.0])
+def test_int4_of_one_number_is_that_number(value: float) -> None:
+    """A group without extent has no step; nothing is divided by it."""
+    groups = quantize_int4(np.full((2, 32), value, np.float32))
+    np.testing.assert_array_equal(_numbers(groups), value)
+
+
+@pytest.mark.parametrize("value", [MAX_INT4_WEIGHT, -MAX_INT4_WEIGHT])
+def test_int4_holds_all_that_it_is_said_to_hold(value: float) -> None:
+    """Steps and offsets are float16; those of the largest numbers fit."""
+    matrix = np.random.default_rng(0).uniform(-1, 1, (50, 32)).astype(np.float32)
+    matrix *= abs(value)
+    matrix[:, 0] = value
+    assert quantize_int4(matrix).is_finite

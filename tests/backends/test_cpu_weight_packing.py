@@ -1,0 +1,153 @@
+"""Packed matrices, element by element, against the formulae of ``native/abi.h``."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hybrid.backends.cpu.abi import Format
+from hybrid.backends.cpu.weight_packing import (
+    FourBitGroups,
+    from_bfloat16,
+    pack_bfloat16,
+    pack_float32,
+    pack_int4,
+    pack_int8,
+    packed_bytes,
+    to_bfloat16,
+    unpack,
+)
+
+SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 70))
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def _numbers(shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@given(SHAPES, SEEDS)
+def test_float32_lies_as_the_kernels_read_it(shape: tuple[int, int], seed: int) -> None:
+    """Element (n, k) is [n/16][k][n%16]; what pads the matrix is zero."""
+    matrix = _numbers(shape, seed)
+    depth = _up(shape[1], 32)
+    data = pack_float32(matrix).view(np.float32)
+    assert len(data) == _up(shape[0], 16) * depth
+    for (n, k), value in np.ndenumerate(matrix):
+        assert data[(n // 16 * depth + k) * 16 + n % 16] == value
+    assert np.count_nonzero(data) == np.count_nonzero(matrix)
+
+
+@given(SHAPES, SEEDS)
+def test_bfloat16_lies_as_the_kernels_read_it(
+    shape: tuple[int, int], seed: int
+) -> None:
+    """Element (n, k) is [n/16][k/2][n%16][k%2], the upper half of float32's bits."""
+    matrix = from_bfloat16(to_bfloat16(_numbers(shape, seed)))
+    depth = _up(shape[1], 32)
+    data = pack_bfloat16(matrix).view(np.uint16)
+    assert len(data) == _up(shape[0], 16) * depth
+    for (n, k), value in np.ndenumerate(matrix):
+        place = ((n // 16 * (depth // 2) + k // 2) * 16 + n % 16) * 2 + k % 2
+        assert int(data[place]) << 16 == int(value.view(np.uint32))
+    assert np.count_nonzero(data) == np.count_nonzero(matrix)
+
+
+@given(SHAPES, SEEDS)
+def test_int8_lies_as_the_kernels_read_it(shape: tuple[int, int], seed: int) -> None:
+    """Element (n, k) is [n/16][k/4][n%16][k%4], plus 128; padding stands for zero."""
+    rng = np.random.default_rng(seed)
+    quanta = rng.integers(-127, 128, shape, np.int8)
+    depth = _up(shape[1], 32)
+    data = pack_int8(quanta)
+    assert len(data) == _up(shape[0], 16) * depth
+    for (n, k), value in np.ndenumerate(quanta):
+        place = ((n // 16 * (depth // 4) + k // 4) * 16 + n % 16) * 4 + k % 4
+        assert int(data[place]) - 128 == value
+    assert np.count_nonzero(data != 128) == np.count_nonzero(quanta)
+
+
+def _random_groups(rows: int, num_groups: int, seed: int) -> FourBitGroups:
+    rng = np.random.default_rng(seed)
+    return FourBitGroups(
+        rng.integers(0, 16, (rows, num_groups * 32), np.uint8),
+        rng.normal(size=(rows, num_groups)).astype(np.float16),
+        rng.normal(size=(rows, num_groups)).astype(np.float16),
+    )
+
+
+@given(st.integers(1, 35), st.integers(1, 3), SEEDS)
+def test_int4_lies_as_the_kernels_read_it(
+    rows: int, num_groups: int, seed: int
+) -> None:
+    """Records of 320 bytes: nibbles [4][16][4], low 0..15 of a group, high 16..31."""
+    groups = _random_groups(rows, num_groups, seed)
+    data = pack_int4(groups)
+    assert len(data) == _up(rows, 16) // 16 * num_groups * 320
+    for n in range(_up(rows, 16)):
+        for g in range(num_groups):
+            record = data[(n // 16 * num_groups + g) * 320 :][:320]
+            d, m = (
+                record[start + n % 16 * 2 :][:2].view(np.float16)[0]
+                for start in (256, 288)
+            )
+            assert (d, m) == ((groups.d[n, g], groups.m[n, g]) if n < rows else (0, 0))
+            for j, b in np.ndindex(4, 4):
+                byte = record[(j * 16 + n % 16) * 4 + b]
+                k = 32 * g + 4 * j + b
+                expected = (0, 0)
+                if n < rows:
+                    expected = (groups.quanta[n, k], groups.quanta[n, k + 16])
+                assert (byte & 15, byte >> 4) == expected
+
+
+@given(SHAPES, SEEDS, st.sampled_from(Format))
+def test_unpacking_gives_the_numbers_back(
+    shape: tuple[int, int], seed: int, form: Format
+) -> None:
+    """Of every format, padding gone; data has the bytes that were announced."""
+    matrix = _numbers(shape, seed)
+    scales = None
+    if form is Format.F32:
+        data, expected = pack_float32(matrix), matrix
+    elif form is Format.BF16:
+        data, expected = pack_bfloat16(matrix), from_bfloat16(to_bfloat16(matrix))
+    elif form is Format.INT8:
+        quanta = np.clip(np.rint(matrix * 40), -127, 127).astype(np.int8)
+        scales = np.resize(np.float32([0.5, 2, 3]), _up(shape[0], 16))
+        data, expected = pack_int8(quanta), quanta * scales[: shape[0], None]
+    else:
+        groups = _random_groups(shape[0], _up(shape[1], 32) // 32, seed)
+        data = pack_int4(groups)
+        d, m = (np.repeat(x.astype(np.float32), 32, 1) for x in (groups.d, groups.m))
+        expected = (d * groups.quanta + m)[:, : shape[1]]
+    assert len(data) == packed_bytes(form, *shape)
+    np.testing.assert_array_equal(unpack(form, data, scales, shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("number", "bits"),
+    [
+        (1.0, 0x3F80),
+        (1.00390625, 0x3F80),  # half way: to the even one below
+        (1.01171875, 0x3F82),  # half way: to the even one above
+        (-0.0, 0x8000),
+        (3.4e38, 0x7F80),  # beyond the largest: infinity
+        (float("-inf"), 0xFF80),
+    ],
+)
+def test_bfloat16_rounds_to_nearest_even(number: float, bits: int) -> None:
+    """As the hardware does."""
+    assert to_bfloat16(np.float32([number])).tolist() == [bits]
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001])
+def test_bfloat16_keeps_what_is_no_number(bits: int) -> None:
+    """Also a NaN whose rounding would carry into the sign, or leave an infinity."""
+    number = np.array([bits], np.uint32).view(np.float32)
+    assert np.isnan(from_bfloat16(to_bfloat16(number))).all()
