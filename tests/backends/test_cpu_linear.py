@@ -1,0 +1,149 @@
+"""Products of activations and packed weights, against float64."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hybrid.backends.cpu.abi import Format, OpFlag, OpKind
+from tests.backends.activation_rows import WEIGHT_FORMATS, make_rows, read_rows
+from tests.backends.guarded_memory import guarded
+from tests.backends.kernel_plan import Arena, Plan, op
+from tests.backends.kernel_stand import VARIANTS, KernelModel
+from tests.backends.kernel_step import make_step
+from tests.backends.packed_matrix import PackedMatrix, pack
+
+_Array = NDArray[Any]
+TOLERANCES = {
+    Format.F32: 1e-5,
+    Format.BF16: 1e-5,  # products of two bfloat16 are exact in float32
+    Format.INT8: 1e-6,
+    Format.INT4: 1e-5,
+}
+"""By format: largest error in parts of the sum of the magnitudes of what was added."""
+
+
+def multiply(
+    variant: str,
+    matrix: PackedMatrix,
+    raw: _Array,
+    prior: _Array | None = None,
+    num_threads: int = 1,
+) -> _Array:
+    """Run one LINEAR: float32 ``[M, N]``."""
+    kind = WEIGHT_FORMATS[matrix.format]
+    arena = Arena(rows=len(raw))
+    source = arena.activation(kind, matrix.columns)
+    target = arena.plain(matrix.rows)
+    flags = OpFlag.NONE if prior is None else OpFlag.ACCUMULATE
+    plan = Plan(
+        ops=[op(OpKind.LINEAR, source, target, weight=0, flags=flags)],
+        weights=[matrix],
+        arena=arena,
+        num_threads=num_threads,
+    )
+    with KernelModel(plan, variant) as model:
+        model.put(source, raw)
+        if prior is not None:
+            model.put(target, prior)
+        model.forward(make_step([(0, len(raw))]))
+        return model.get(target, np.float32, len(raw))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", Format)
+@settings(max_examples=25, deadline=None)
+@given(
+    m=st.integers(1, 70),
+    n=st.integers(1, 130),
+    k=st.integers(1, 200),
+    has_bias=st.booleans(),
+    accumulates=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
+    variant: str,
+    kind: Format,
+    m: int,
+    n: int,
+    k: int,
+    has_bias: bool,
+    accumulates: bool,
+    seed: int,
+) -> None:
+    """Any shape, with and without bias, added to what is there or not."""
+    random = np.random.default_rng(seed)
+    matrix = pack(kind, n, k, random)
+    if has_bias:
+        matrix = replace(matrix, bias=guarded(random.normal(size=n).astype(np.float32)))
+    raw = make_rows(WEIGHT_FORMATS[kind], m, k, random)
+    prior = random.normal(size=(m, n)).astype(np.float32) if accumulates else None
+    got = multiply(variant, matrix, raw, prior)
+
+    x, w = read_rows(WEIGHT_FORMATS[kind], raw, k), matrix.dense()
+    wanted, magnitude = x @ w.T, np.abs(x) @ np.abs(w).T
+    for more in (matrix.bias, prior):
+        if more is not None:
+            wanted, magnitude = wanted + more, magnitude + np.abs(more)
+    assert (np.abs(got - wanted) <= TOLERANCES[kind] * magnitude + 1e-30).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=25, deadline=None)
+@given(
+    m=st.integers(1, 40),
+    n=st.integers(1, 70),
+    k=st.integers(1, 300),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_int8_products_are_the_same_everywhere(
+    variant: str, m: int, n: int, k: int, seed: int
+) -> None:
+    """Whole numbers add up exactly, so every variant gives the portable one's bits."""
+    random = np.random.default_rng(seed)
+    matrix = pack(Format.INT8, n, k, random)
+    raw = make_rows(Format.INT8, m, k, random)
+    got = multiply(variant, matrix, raw)
+    assert got.tobytes() == multiply("portable", matrix, raw).tobytes()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", Format)
+def test_a_row_is_the_same_in_any_batch(variant: str, kind: Format) -> None:
+    """Bit for bit, alone and as any row of 2 to 35, by any number of threads."""
+    random = np.random.default_rng(7)
+    matrix = pack(kind, 83, 200, random)
+    raw = make_rows(WEIGHT_FORMATS[kind], 35, 200, random)
+    alone = np.concatenate(
+        [multiply(variant, matrix, raw[i : i + 1]) for i in range(35)]
+    )
+    for m, num_threads in [(2, 1), (5, 2), (8, 3), (13, 1), (31, 7), (35, 2)]:
+        got = multiply(variant, matrix, raw[:m], num_threads=num_threads)
+        assert got.tobytes() == alone[:m].tobytes(), (m, num_threads)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", Format)
+def test_products_of_a_broken_row_stay_in_it(variant: str, kind: Format) -> None:
+    """A row of no numbers, or of infinities, leaves the others' bits as they were."""
+    random = np.random.default_rng(8)
+    matrix = pack(kind, 40, 96, random)
+    raw = make_rows(WEIGHT_FORMATS[kind], 9, 96, random)
+    whole = multiply(variant, matrix, raw)
+    hurt = raw.copy()
+    if WEIGHT_FORMATS[kind] == Format.INT8:
+        # The scale lies behind 96 numbers, three sums and their total.
+        hurt.view(np.float32)[4, (96 + 16) // 4] = np.nan
+    else:
+        word = np.uint16 if kind == Format.BF16 else np.uint32
+        infinity = 0x7F80 if kind == Format.BF16 else 0x7F800000
+        hurt.view(word)[4, 50:60] = infinity
+        hurt.view(word)[4, 60:70] = infinity + 1
+    got = multiply(variant, matrix, hurt)
+    others = np.arange(9) != 4
+    assert got[others].tobytes() == whole[others].tobytes()
+    assert not np.isfinite(got[4]).any()
