@@ -1,7 +1,7 @@
 """From tokens to what a caller sees: text, stop strings, log-probabilities, metrics."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -11,7 +11,6 @@ from hybrid.scheduler import (
     FormFailed,
     GenerateRequest,
     SamplingFailed,
-    ScheduledRequest,
     SequenceKey,
     SequenceUpdate,
     StepPlan,
@@ -61,8 +60,10 @@ class OutputProcessor:
 
     def add(self, request: GenerateRequest, text: str | None, *, stream: bool) -> None:
         """Begin a request that the scheduler has taken."""
-        state = RequestState(request, text, stream)
-        if request.sampling_params.prompt_logprobs is not None:
+        params = request.sampling_params
+        defers_text = not stream and not params.stop
+        state = RequestState(request, text, stream, defers_text=defers_text)
+        if params.prompt_logprobs is not None:
             # Nothing comes before the first token, so nothing predicts it.
             state.prompt_logprobs = [None]
         self._add_sample(state)
@@ -105,8 +106,16 @@ class OutputProcessor:
             changed[entry.request.request_id] = state
             if state.first_token_at_s is None:
                 state.first_token_at_s = now_s
-            entry_updates = _updates_of(entry, remaining)
-            stopped += self._take_updates(state, entry_updates, sampled.logprobs[index])
+            logprobs = sampled.logprobs[index]
+            for draw in range(entry.num_samples):
+                update = next(remaining)
+                own_logprobs = logprobs
+                if logprobs is not None and entry.num_samples > 1:
+                    # Draws of a fork are one token each; a run is one sample's.
+                    own_logprobs = logprobs[draw : draw + 1]
+                if self._take_update(state, update, own_logprobs):
+                    key = SequenceKey(update.request.request_id, update.sample_index)
+                    stopped.append(key)
         outputs = [
             self._output(state, now_s)
             for state in changed.values()
@@ -187,21 +196,6 @@ class OutputProcessor:
                 preempted.num_preemptions += 1
                 log.debug("request.preempted", request_id=key.request_id)
 
-    def _take_updates(
-        self,
-        state: RequestState,
-        updates: Sequence[SequenceUpdate],
-        logprobs: Sequence[TokenLogprobs] | None,
-    ) -> Iterator[SequenceKey]:
-        """Take in one entry's draws; yields the sequences that a stop string ended."""
-        for draw, update in enumerate(updates):
-            sample_logprobs = logprobs
-            if logprobs is not None and len(updates) > 1:
-                # Draws of a fork are one token each; a run is one sample's.
-                sample_logprobs = logprobs[draw : draw + 1]
-            if self._take_update(state, update, sample_logprobs):
-                yield SequenceKey(update.request.request_id, update.sample_index)
-
     def _take_update(
         self,
         state: RequestState,
@@ -217,9 +211,9 @@ class OutputProcessor:
         sample.finish_reason = update.finish_reason
         sample.stop_reason = update.stop_reason
         matched = None
-        if sample.text is not None:
+        if sample.text is not None and (sample.finish_reason or not state.defers_text):
             matched = sample.text.append(
-                token_ids,
+                sample.without_text(token_ids) if state.defers_text else token_ids,
                 is_last=update.finish_reason is not None,
                 ends_at_stop_token=update.finish_reason is FinishReason.STOP,
             )
@@ -280,10 +274,3 @@ class OutputProcessor:
         if self._tokenizer is None:
             return None
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
-
-
-def _updates_of(
-    entry: ScheduledRequest, updates: Iterator[SequenceUpdate]
-) -> list[SequenceUpdate]:
-    """Take an entry's updates off the step's: one per sample that it drew for."""
-    return [next(updates) for _ in range(entry.num_samples)]

@@ -1,5 +1,6 @@
 """What the engine keeps of a request outside the scheduler: text, times, outputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ class SampleState:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
+    def without_text(self, new_token_ids: Sequence[int] = ()) -> list[int]:
+        """The tokens that ``text`` has yet to take in, up to the newest."""
+        assert self.text is not None
+        return [*self.token_ids[self.text.num_tokens_consumed :], *new_token_ids]
+
     def output(self) -> CompletionOutput:
         """Freeze the answer so far."""
         logprobs = self.logprobs
@@ -51,6 +57,9 @@ class RequestState:
     prompt_text: str | None
     stream: bool
     """Whether every step's output is wanted, or the last alone."""
+    defers_text: bool = False
+    """Whether text is made at the end: nobody reads it before, no stop string may end
+    it."""
     samples: list[SampleState] = field(default_factory=list)
     """By index; grows to ``n`` when the prompt is computed."""
     prompt_logprobs: list[PositionLogprobs | None] | None = None
@@ -65,9 +74,10 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         """Whether every sample has ended."""
-        return len(self.samples) == self.request.sampling_params.n and all(
-            sample.finish_reason is not None for sample in self.samples
-        )
+        for sample in self.samples:  # no generator: asked of each request each step
+            if sample.finish_reason is None:
+                return False
+        return len(self.samples) == self.request.sampling_params.n
 
     def end_all(self, reason: FinishReason) -> None:
         """End the samples that have not ended."""
@@ -75,7 +85,7 @@ class RequestState:
             if sample.finish_reason is None:
                 sample.finish_reason = reason
                 if sample.text is not None:
-                    sample.text.append((), is_last=True)
+                    sample.text.append(sample.without_text(), is_last=True)
 
     def metrics(self, now_s: float) -> RequestMetrics:
         """Where the time went, on the engine's clock."""
