@@ -111,7 +111,7 @@ constexpr int32_t ATTENTION_PART = 512;
 // Floats of scratch for `attend`.
 constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
   const int64_t padded = round_up(head_dim, LANES);
-  return rows * (padded + ATTENTION_TILE) + 2 * ATTENTION_TILE * padded;
+  return rows * (padded + ATTENTION_TILE) + ATTENTION_TILE * padded;
 }
 
 extern const Kernels kernels_portable;

@@ -82,7 +82,10 @@ static inline Bytes high_nibbles(Bytes a) {
 static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
-  return _mm512_dpbusd_epi32(a, w, _mm512_set1_epi32(four));
+  // GCC 12 copies the sums of the intrinsic through other registers and spills them, which
+  // takes a tile longer than its products.
+  asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(four)));
+  return a;
 }
 static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {

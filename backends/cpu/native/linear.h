@@ -14,10 +14,13 @@ template <> struct Product<FORMAT_F32> {
   static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
                           Floats (&sums)[R][B]) {
     Floats weights[B];
+    HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
       weights[b] = load(reinterpret_cast<const float *>(w + b * block_bytes));
+    HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
       Floats x = set1(*reinterpret_cast<const float *>(in + r * stride));
+      HYBRID_UNROLL
       for (int b = 0; b < B; ++b)
         sums[r][b] = fma(x, weights[b], sums[r][b]);
     }
@@ -34,9 +37,12 @@ template <> struct Product<FORMAT_BF16> {
   static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
                           Floats (&sums)[R][B]) {
     Pairs weights[B];
+    HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
       weights[b] = load_pairs(reinterpret_cast<const uint16_t *>(w + b * block_bytes));
+    HYBRID_UNROLL
     for (int r = 0; r < R; ++r)
+      HYBRID_UNROLL
       for (int b = 0; b < B; ++b)
         sums[r][b] =
             dot2(sums[r][b], weights[b], reinterpret_cast<const uint16_t *>(in + r * stride));
@@ -53,9 +59,12 @@ template <> struct Product<FORMAT_INT8> {
   static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
                           Ints (&sums)[R][B]) {
     Bytes weights[B];
+    HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
       weights[b] = load_bytes(reinterpret_cast<const uint8_t *>(w + b * block_bytes));
+    HYBRID_UNROLL
     for (int r = 0; r < R; ++r)
+      HYBRID_UNROLL
       for (int b = 0; b < B; ++b)
         sums[r][b] =
             dot4(sums[r][b], weights[b], reinterpret_cast<const int8_t *>(in + r * stride));
@@ -110,7 +119,9 @@ static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
   const char *w = static_cast<const char *>(task.weight->data) + block * block_bytes;
   const char *in = task.in + row * task.in_stride;
   typename P::Sum sums[R][B];
+  HYBRID_UNROLL
   for (int r = 0; r < R; ++r)
+    HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
       sums[r][b] = P::none();
   for (int32_t k = 0; k < padded; k += P::STEP) {
@@ -118,7 +129,9 @@ static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
     w += P::STEP_BYTES;
     in += P::IN_BYTES;
   }
+  HYBRID_UNROLL
   for (int r = 0; r < R; ++r)
+    HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
       put_out(task, row + r, block + b,
               finished(task, row + r, block + b, padded, sums[r][b]));
@@ -132,10 +145,12 @@ template <int R> static inline void tile_int4(const LinearTask &task, int32_t bl
                           static_cast<int64_t>(block) * num_groups * INT4_RECORD;
   const char *in = task.in + row * task.in_stride;
   Floats sums[R];
+  HYBRID_UNROLL
   for (int r = 0; r < R; ++r)
     sums[r] = set1(0.0f);
   for (int32_t g = 0; g < num_groups; ++g, record += INT4_RECORD) {
     Bytes low[4], high[4];
+    HYBRID_UNROLL
     for (int j = 0; j < 4; ++j) {
       Bytes both = load_bytes(record + 64 * j);
       low[j] = low_nibbles(both);
@@ -143,19 +158,23 @@ template <int R> static inline void tile_int4(const LinearTask &task, int32_t bl
     }
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(record + 256);
     const Floats d = load_f16(halves), m = load_f16(halves + LANES);
+    HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
       const char *x = in + r * task.in_stride;
       const int8_t *numbers = reinterpret_cast<const int8_t *>(x) + g * GROUP;
       const int32_t *group_sums = reinterpret_cast<const int32_t *>(x + padded);
       Ints dots = no_ints();
+      HYBRID_UNROLL
       for (int j = 0; j < 4; ++j)
         dots = dot4(dots, low[j], numbers + 4 * j);
+      HYBRID_UNROLL
       for (int j = 0; j < 4; ++j)
         dots = dot4(dots, high[j], numbers + 16 + 4 * j);
       sums[r] = fma(d, to_floats(dots), sums[r]);
       sums[r] = fma(m, set1(static_cast<float>(group_sums[g])), sums[r]);
     }
   }
+  HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     QuantizedRow x = quantized_row(in + r * task.in_stride, padded);
     put_out(task, row + r, block, mul(sums[r], set1(x.scale)));

@@ -9,7 +9,6 @@ namespace {
 
 // Rows that a unit of a product takes: what stays in a core's own cache beside weights.
 constexpr int32_t UNIT_ROWS = 64;
-constexpr int32_t UNITS_PER_THREAD = 8;
 
 double now() {
   using namespace std::chrono;
@@ -36,7 +35,8 @@ void Pass::sync() {
 }
 
 void Pass::work(int32_t thread) {
-  make_angles(thread);
+  make_angles();
+  sync();
   double *seconds = thread == 0 ? step_.seconds : nullptr;
   double start = seconds ? now() : 0.0;
   for (size_t i = 0; i < model_.ops_.size(); ++i) {
@@ -57,17 +57,17 @@ void Pass::work(int32_t thread) {
 
 void Pass::run_op(const Op &op, int32_t thread) {
   switch (op.kind) {
-  case OP_EMBED: embed(op, thread); break;
+  case OP_EMBED: embed(op); break;
   case OP_LINEAR: linear(op); break;
-  case OP_ROPE_KV: rope_kv(op, thread); break;
+  case OP_ROPE_KV: rope_kv(op); break;
   case OP_ATTENTION: attention(op, thread); break;
   default: row_op(op, thread); break;
   }
 }
 
-void Pass::make_angles(int32_t thread) {
+void Pass::make_angles() {
   const int64_t half = model_.config_.head_dim / 2;
-  share(last_token_ - first_token_, thread, [&](int64_t token) {
+  share(last_token_ - first_token_, [&](int64_t token) {
     const float position = static_cast<float>(step_.positions[first_token_ + token]);
     for (int64_t i = 0; i < half; ++i) {
       const float angle = position * model_.inverse_frequencies_[static_cast<size_t>(i)];
@@ -77,9 +77,9 @@ void Pass::make_angles(int32_t thread) {
   });
 }
 
-void Pass::embed(const Op &op, int32_t thread) {
+void Pass::embed(const Op &op) {
   const Weight &weight = model_.weights_[static_cast<size_t>(op.weight)];
-  share(count(op), thread, [&](int64_t token) {
+  share(count(op), [&](int64_t token) {
     char *out = row(op.out, token, int64_t{weight.columns} * 4);
     model_.kernels_.embed(weight, step_.input_ids[first_token_ + token],
                           reinterpret_cast<float *>(out));
@@ -94,7 +94,7 @@ void Pass::row_op(const Op &op, int32_t thread) {
   const int64_t in_stride = width * (op.kind == OP_SILU_MUL ? 8 : 4);
   float *scratch = model_.scratch_[static_cast<size_t>(thread)].get();
   const bool selects = op.kind == OP_SELECT_ROWS;
-  share(selects ? last_row_ - first_row_ : count(op), thread, [&](int64_t i) {
+  share(selects ? last_row_ - first_row_ : count(op), [&](int64_t i) {
     const int64_t from = selects ? step_.logits_rows[first_row_ + i] - first_token_ : i;
     const float *in = reinterpret_cast<const float *>(row(op.in, from, in_stride));
     char *out = row(op.out, i, out_stride);
@@ -138,7 +138,7 @@ void Pass::linear(const Op &op) {
   });
 }
 
-void Pass::rope_kv(const Op &op, int32_t thread) {
+void Pass::rope_kv(const Op &op) {
   const KvPool &pool = model_.pool_;
   const ModelConfig &config = model_.config_;
   const int32_t size = pool.block_size, dim = config.head_dim, half = dim / 2;
@@ -155,7 +155,7 @@ void Pass::rope_kv(const Op &op, int32_t thread) {
   task.format = pool.format;
   task.head_bytes = int64_t{size} * dim * number_bytes;
   task.head_scales = size;
-  share(int64_t{count(op)} * num_heads, thread, [&](int64_t unit) {
+  share(int64_t{count(op)} * num_heads, [&](int64_t unit) {
     const int64_t token = unit / num_heads;
     const int64_t position = step_.positions[first_token_ + token];
     const int64_t block = tables_[static_cast<size_t>(token)].first[position / size];

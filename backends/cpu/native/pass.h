@@ -4,7 +4,14 @@
 
 #include "model.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace hybrid {
+
+// Pieces that an op's work is cut into, so that a thread whose core is shared delays the
+// others by one of them.
+constexpr int32_t UNITS_PER_THREAD = 8;
 
 class Pass {
 public:
@@ -29,24 +36,16 @@ private:
   bool plan_split(int32_t most_parts);
   void work(int32_t thread);
   void run_op(const Op &op, int32_t thread);
-  void make_angles(int32_t thread);
-  void embed(const Op &op, int32_t thread);
+  void make_angles();
+  void embed(const Op &op);
   void row_op(const Op &op, int32_t thread);
   void linear(const Op &op);
-  void rope_kv(const Op &op, int32_t thread);
+  void rope_kv(const Op &op);
   void attention(const Op &op, int32_t thread);
   void attend_whole(const Op &op, const Task &task, int32_t thread);
   void attend_split(const Op &op, int32_t thread);
   AttentionTask attention_task(const Op &op, const Task &task) const;
   void sync();
-
-  // A fixed share of `count` for each thread.
-  template <class F> void share(int64_t count, int32_t thread, F f) const {
-    const int64_t threads = model_.config_.num_threads;
-    const int64_t last = count * (thread + 1) / threads;
-    for (int64_t i = count * thread / threads; i < last; ++i)
-      f(i);
-  }
 
   // Whoever is free takes the next: a thread whose core is shared takes fewer.
   template <class F> void take_turns(int32_t count, F f) {
@@ -56,6 +55,16 @@ private:
         return;
       f(i);
     }
+  }
+
+  // The same for many small pieces, a few at a time.
+  template <class F> void share(int64_t count, F f) {
+    const int64_t units = std::min<int64_t>(count, UNITS_PER_THREAD * model_.config_.num_threads);
+    take_turns(static_cast<int32_t>(units), [&](int64_t unit) {
+      const int64_t last = count * (unit + 1) / units;
+      for (int64_t i = count * unit / units; i < last; ++i)
+        f(i);
+    });
   }
 
   int32_t count(const Op &op) const {

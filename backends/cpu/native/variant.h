@@ -1,5 +1,8 @@
 // The kernels over one kind of lanes; included by a variant's file, inside its namespace.
 
+// Sums stay in registers only if the loops over them are gone before GCC looks for those.
+#define HYBRID_UNROLL _Pragma("GCC unroll 8")
+
 #include "activation.h"
 #include "linear.h"
 #include "rope.h"
