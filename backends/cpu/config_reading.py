@@ -129,11 +129,10 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 def _check_sizes(shape: CpuModelShape) -> None:
     """Refuse what no kernel was made for."""
-    if shape.head_dim % 2 or shape.num_heads % shape.num_kv_heads:
+    if shape.num_heads % shape.num_kv_heads:
         raise UnsupportedFeature(
-            f"head_dim {shape.head_dim} with {shape.num_heads} heads, "
-            f"{shape.num_kv_heads} of keys and values: the kernels want an even "
-            "head_dim and a whole number of heads for each of keys and values"
+            f"num_attention_heads is {shape.num_heads}, the kernels want a multiple of "
+            f"num_key_value_heads, {shape.num_kv_heads}"
         )
     for name, value in (("sliding_window", w) for w in shape.windows if w is not None):
         if value < 1:

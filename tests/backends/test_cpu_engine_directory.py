@@ -1,0 +1,133 @@
+"""A directory that is no longer what was built is refused, and what to do is said."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.cpu.build_options import BuildOptions
+from hybrid.backends.cpu.engine_build import build_engine_directory
+from hybrid.backends.cpu.engine_directory import (
+    MANIFEST_NAME,
+    WEIGHTS_NAME,
+    BuiltEngine,
+    read_engine,
+)
+from hybrid.scheduler.errors import CheckpointError
+from tests.backends.model_directory import change_config
+
+
+@pytest.fixture
+def engine(llama: Path, tmp_path: Path) -> BuiltEngine:
+    """A fresh int8 engine of the tiny Llama."""
+    source = ModelSource("tiny", llama, CheckpointFormat.HF_DIRECTORY)
+    build_engine_directory(source, BuildOptions(quantization="int8"), tmp_path)
+    return read_engine(tmp_path)
+
+
+def _change_manifest(folder: Path, change: Callable[[Any], object]) -> None:
+    path = folder / MANIFEST_NAME
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def _refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        read_engine(folder)
+    return str(error.value)
+
+
+def test_reading_gives_what_was_built(engine: BuiltEngine) -> None:
+    """Settled options, and bytes that add up to the file's."""
+    assert (engine.quantization, engine.kv_cache_dtype) == ("int8", "bfloat16")
+    file_bytes = (engine.directory / WEIGHTS_NAME).stat().st_size
+    # In front of them stands the header.
+    assert 0 < file_bytes - engine.memory.weights_bytes < 10_000
+    shape = engine.shape
+    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    assert engine.kv_bytes_per_token == 2 * per_token
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_bytes"), [("float32", 64), ("bfloat16", 32), ("int8", 16 + 4)]
+)
+def test_a_tokens_cache_counts_the_scales_of_int8(
+    dtype: str, head_bytes: int, llama: Path, tmp_path: Path
+) -> None:
+    """One float32 for each head of K and of V beside its sixteen numbers."""
+    source = ModelSource("tiny", llama, CheckpointFormat.HF_DIRECTORY)
+    options = BuildOptions(kv_cache_dtype=dtype)
+    build_engine_directory(source, options, tmp_path)
+    assert read_engine(tmp_path).kv_bytes_per_token == 2 * 3 * 2 * head_bytes
+
+
+@pytest.mark.parametrize("version", ["engine_version", "kernel_version"])
+@pytest.mark.parametrize("found", [99, None])
+def test_another_version_is_refused(
+    engine: BuiltEngine, version: str, found: int | None
+) -> None:
+    """Both numbers are named, and the command that builds it again."""
+    _change_manifest(engine.directory, lambda m: m.update({version: found}))
+    told = _refusal(engine.directory)
+    assert f"built with {version} {found}, this is 1" in told
+    assert "hybrid build MODEL -o DIR" in told
+
+
+def test_another_models_configuration_is_refused(engine: BuiltEngine) -> None:
+    """The tokenizer and the engine would be of two models."""
+    change_config(engine.directory, vocab_size=12)
+    told = _refusal(engine.directory)
+    assert "config.json is not the one that the engine was built from" in told
+    (engine.directory / "config.json").unlink()
+    assert "config.json cannot be read: No such file" in _refusal(engine.directory)
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, WEIGHTS_NAME])
+def test_a_missing_file_is_named(engine: BuiltEngine, name: str) -> None:
+    """Each of the two that make it an engine."""
+    (engine.directory / name).unlink()
+    assert name in _refusal(engine.directory)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -1])
+def test_truncated_weights_are_refused(engine: BuiltEngine, kept: int) -> None:
+    """In the header or in the last array: nothing is mapped past the end."""
+    path = engine.directory / WEIGHTS_NAME
+    content = path.read_bytes()
+    path.write_bytes(content[:kept])
+    told = _refusal(engine.directory)
+    assert WEIGHTS_NAME in told
+    assert "truncated" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda m: m.pop("shape"), "KeyError.*shape"),
+        (lambda m: m["shape"].pop("num_heads"), "TypeError.*num_heads"),
+        (lambda m: m["weights"][0].update(rows=9), "embedding has .* bytes, needs"),
+        (lambda m: m["weights"][1].update(form="FP3"), "KeyError.*FP3"),
+        (lambda m: m["weights"][2].update(name="x"), "KeyError.*x.data"),
+        (lambda m: m["ops"][0].pop(), "TypeError.*target_offset"),
+        (lambda m: m.update(vectors=[1]), "AttributeError"),
+        (lambda m: m["vectors"].update({"model.norm.weight": 7}), "needs 7"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_its_weights_is_refused(
+    engine: BuiltEngine, change: Callable[[Any], object], told: str
+) -> None:
+    """Whatever is wrong in it, the message says so and how to get a good one."""
+    _change_manifest(engine.directory, change)
+    with pytest.raises(CheckpointError, match=f"do not fit: .*{told}.*hybrid build"):
+        read_engine(engine.directory)
+
+
+def test_a_manifest_that_is_no_json_is_refused(engine: BuiltEngine) -> None:
+    """As when a disk was full."""
+    path = engine.directory / MANIFEST_NAME
+    path.write_text(path.read_text()[:-20])
+    assert f"{MANIFEST_NAME} is no JSON file" in _refusal(engine.directory)
