@@ -23,7 +23,7 @@ from hybrid.scheduler import (
 from .executor_calls import capabilities_of, close_executor
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
-from .metrics import EngineMetrics, EngineSnapshot
+from .metrics import EngineMetrics, EngineSnapshot, takes_blocks
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
 from .part_guard import PartGuard
@@ -34,6 +34,7 @@ from .result_check import ResultCheck
 from .sampler.sampled_step import SampledStep
 from .sampler.sampler import Sampler
 from .step_abort import abort_all
+from .step_report import StepReport
 
 if TYPE_CHECKING:
     # Text is an extra: without it the engine takes and gives token ids.
@@ -100,6 +101,9 @@ class HybridEngine:
         )
         self._end_reason: str | None = None
         self._part: Final = PartGuard(self._drop, self._fail)
+        self._scheduling: Final = self._part(f"scheduler {type(scheduler).__name__}")
+        self._reading: Final = self._part("output processing")
+        self._report: Final = StepReport(self._hooks)
         self._idle_check: Final = IdleCheck(scheduler, clock)
         self._check: Final = ResultCheck(can, sampler.vocab_size, sampler.num_ids)
 
@@ -144,6 +148,7 @@ class HybridEngine:
             self.scheduler.abort(request.request_id)
             raise
         self._outputs.add(request, processed.text, stream=stream)
+        self._report.follow_logging()
 
     def step(self) -> list[RequestOutput]:
         """Run one step.
@@ -162,7 +167,7 @@ class HybridEngine:
         """
         self._check_open()
         started_s = self._clock()
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             self._idle_check.run_if_due()
             plan = self.scheduler.schedule()
             self._sampler.release(plan.finished)
@@ -176,7 +181,8 @@ class HybridEngine:
         with self._part("sampling", plan):
             sampled = self._sampler.sample(plan, result)
         outputs = self._commit(plan, sampled, started_s)
-        self._tell_of_step(plan, started_s)
+        self._hooks.tell_of_requests(self._outputs.take_finished())
+        self._report.tell(plan, self._clock() - started_s)
         return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -188,7 +194,7 @@ class HybridEngine:
         """
         if self._end_reason is not None:
             return None
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             self.scheduler.abort(request_id)
         output = self._outputs.end(request_id, FinishReason.ABORT)
         self._hooks.tell_of_requests(self._outputs.take_finished())
@@ -198,22 +204,22 @@ class HybridEngine:
         """Whether ``step`` has anything to do."""
         if self._end_reason is not None:
             return False
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             return self.scheduler.has_unfinished()
 
     def stats(self) -> EngineSnapshot:
         """Counters and gauges of now."""
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             return self._metrics.snapshot(self.scheduler.stats(), self._block_size)
 
     def reset_prefix_cache(self) -> bool:
         """Forget cached prefixes; ``False`` (and nothing done) while any is in use."""
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             return self.scheduler.reset_prefix_cache()
 
     def take_kv_events(self) -> tuple[KvEvent, ...]:
         """What the prefix cache came to hold and lost, if the scheduler records it."""
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             return self.scheduler.take_kv_events()
 
     def close(self) -> list[RequestOutput]:
@@ -228,25 +234,24 @@ class HybridEngine:
         self, plan: StepPlan, sampled: SampledStep, started_s: float
     ) -> list[RequestOutput]:
         """Tell scheduler and callers what the step gave."""
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             for error in sampled.failed:
                 self.scheduler.abort(error.request_id)
             updates = self.scheduler.update(plan, sampled.token_ids)
-            stats = self.scheduler.stats()
-        with self._part("output processing"):
-            self._metrics.observe_pool(stats)
+            stats = None
+            if takes_blocks(plan, self._block_size):
+                stats = self.scheduler.stats()
+        with self._reading:
+            if stats is not None:
+                self._metrics.observe_pool(stats)
             failed = self._outputs.end_failed(sampled.failed, self.executor_name)
             answers, stopped = self._outputs.process(
                 plan, sampled, updates, started_s=started_s
             )
-        with self._part(self._scheduler_name):
+        with self._scheduling:
             for key in stopped:
                 self.scheduler.stop(key)
         return failed + answers
-
-    @property
-    def _scheduler_name(self) -> str:
-        return f"scheduler {type(self.scheduler).__name__}"
 
     def _drop(self, plan: StepPlan) -> None:
         """Abort the requests of a step that was cut short, and close its plan."""
@@ -279,15 +284,3 @@ class HybridEngine:
     def _check_open(self) -> None:
         if self._end_reason is not None:
             raise EngineClosed(self._end_reason)
-
-    def _tell_of_step(self, plan: StepPlan, started_s: float) -> None:
-        total_s = self._clock() - started_s
-        log.debug(
-            "step.finished",
-            step=plan.step,
-            num_seqs=len(plan.scheduled),
-            num_tokens=plan.num_scheduled_tokens,
-            total_s=total_s,
-        )
-        self._hooks.tell_of_requests(self._outputs.take_finished())
-        self._hooks.tell_of_step(plan, total_s)

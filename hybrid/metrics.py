@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hybrid.scheduler import FinishReason, SchedulerStats
+from hybrid.scheduler import FinishReason, SchedulerStats, StepPlan
 
 from .outputs import RequestMetrics
 
@@ -104,3 +104,11 @@ class EngineMetrics:
             kv_peak_allocated_slots=self.peak_allocated_slots,
             kv_peak_used_slots=self.peak_used_slots,
         )
+
+
+def takes_blocks(plan: StepPlan, block_size: int) -> bool:
+    """Whether the pool can be fuller after ``plan``: a token of it begins a block."""
+    return bool(plan.block_copies) or any(
+        -entry.num_computed_tokens % block_size < len(entry.token_ids)
+        for entry in plan.scheduled
+    )

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybrid.backends.interface import Capabilities, ForwardResult
 from hybrid.scheduler import ExecutorFailed, StepPlan
 from hybrid.scheduler.shown_value import shown
+
+from .sampler.logits_array import logits_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class ResultCheck:
                 raise ExecutorFailed(f"it returned no logits, {num_rows} rows wanted")
             return
         wanted = (num_rows, self.vocab_size)
-        array: NDArray[Any] = np.from_dlpack(logits)
+        array = logits_array(logits)
         if array.shape != wanted or array.dtype != np.float32:
             raise ExecutorFailed(
                 f"it returned {array.dtype} logits of shape {array.shape}, wanted "

@@ -71,6 +71,22 @@ def candidates(row: NDArray[np.float32], params: SamplingParams) -> Candidates:
     return _nucleus(row, weights, params.top_p)
 
 
+def likeliest_ids(rows: NDArray[np.float32]) -> list[int] | None:
+    """The id of the highest value in each row, the lowest of equal ones.
+
+    Args:
+        rows: float32 ``[n, vocab]``, contiguous and not read-only: numpy copies others.
+
+    Returns:
+        ``None`` if a row is no distribution: it has NaN, or its maximum is not finite.
+    """
+    best: list[int] = rows.argmax(axis=1).tolist()
+    # argmax stops at the first NaN, so one look a row tells. One by one: numpy's ways
+    # to do it at once cost more where a model has just emptied the caches.
+    highest = map(rows.item, range(len(best)), best)
+    return best if all(map(math.isfinite, highest)) else None
+
+
 def top_ids(row: NDArray[np.float32], k: int) -> NDArray[np.intp]:
     """The ids of the ``k`` highest values, highest first, ties to the lower id.
 

@@ -6,7 +6,7 @@ processors or penalties change is copied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from hybrid.scheduler.errors import SamplingFailed, UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
 
+from .candidates import likeliest_ids
+from .logits_array import logits_array
 from .logits_processor import LogitsProcessor
 from .request_sampler import RequestSampler
 from .sampled_step import SampledStep, TokenLogprobs
@@ -202,8 +204,7 @@ class Sampler:
         """
         if result.logits is None:
             return np.empty((0, self._num_ids), np.float32)
-        logits: NDArray[Any] = np.from_dlpack(result.logits)
-        return logits[:, : self._num_ids]
+        return logits_array(result.logits)[:, : self._num_ids]
 
     def _draw_likeliest(
         self, plan: StepPlan, logits: NDArray[np.float32]
@@ -220,11 +221,8 @@ class Sampler:
             drawer = self._requests[entry.request.request_id]
             if not is_one or not drawer.is_plain or entry.num_draft_tokens:
                 return None
-        best = logits.argmax(axis=1)
-        # argmax stops at the first NaN, so one look a row tells.
-        if not np.isfinite(logits[np.arange(len(best)), best]).all():
-            return None
-        return tuple((token_id,) for token_id in best.tolist())
+        best = likeliest_ids(logits)
+        return None if best is None else tuple((token_id,) for token_id in best)
 
     def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> _Share:
         """Draw for one entry; commits nothing."""

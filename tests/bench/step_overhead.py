@@ -1,12 +1,13 @@
 """What a step costs outside of the executor: median microseconds, by part and batch.
 
 The executor gives logits that lie ready, so all that is left is the engine's own.
+With --cold it reads as much memory as a model's weights before: what the engine needs
+is then in no cache of the processor, as in real steps.
 
-python tests/bench/step_overhead.py --batch 1 8 32 128
+python tests/bench/step_overhead.py --batch 1 8 32 128 --cold
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -26,19 +27,22 @@ from hybrid.tokenizer.tokenizer import Tokenizer
 
 VOCAB = 49152
 PROMPT_TOKENS = 128
-PARTS = ("schedule", "execute", "check", "sample", "update", "outputs")
+WEIGHTS_BYTES = 128 << 20
+PARTS = ("schedule", "check", "sample", "update", "outputs")
 
 
 class ReadyExecutor(NullExecutor):
     """Logits are there before anybody asks."""
 
-    def __init__(self, num_rows: int) -> None:
+    def __init__(self, num_rows: int, *, is_cold: bool) -> None:
         super().__init__()
+        self.weights = np.ones(WEIGHTS_BYTES if is_cold else 0, np.int8)
         rng = np.random.default_rng(0)
         self.rows = rng.standard_normal((num_rows, VOCAB)).astype(np.float32)
 
     def execute(self, plan: StepPlan) -> ForwardResult:
         """Give as many rows as are wanted."""
+        self.weights.max(initial=0)
         num_rows = sum(entry.num_logits_rows for entry in plan.scheduled)
         return ForwardResult(logits=self.rows[:num_rows])
 
@@ -47,7 +51,9 @@ class Meter:
     """Takes the time of the calls that it wraps."""
 
     def __init__(self) -> None:
-        self.spent_ns: dict[str, list[int]] = {name: [] for name in (*PARTS, "total")}
+        self.spent_ns: dict[str, list[int]] = {
+            name: [] for name in (*PARTS, "execute", "step")
+        }
 
     def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call``, its times noted under ``name``."""
@@ -70,7 +76,7 @@ def make_tokenizer() -> Tokenizer:
     return Tokenizer(backend)
 
 
-def make_engine(batch: int) -> HybridEngine:
+def make_engine(batch: int, *, is_cold: bool = False) -> HybridEngine:
     """An engine with room for ``batch`` requests."""
     limits = SchedulerConfig(
         block_size=16,
@@ -82,7 +88,7 @@ def make_engine(batch: int) -> HybridEngine:
     )
     return HybridEngine(
         PagedScheduler(limits),
-        ReadyExecutor(batch),
+        ReadyExecutor(batch, is_cold=is_cold),
         sampler=Sampler(VOCAB),
         tokenizer=make_tokenizer(),
         block_size=limits.block_size,
@@ -92,7 +98,7 @@ def make_engine(batch: int) -> HybridEngine:
 
 def measure(batch: int, options: argparse.Namespace) -> dict[str, float]:
     """Microseconds a decode step, by part."""
-    engine: Any = make_engine(batch)
+    engine: Any = make_engine(batch, is_cold=options.cold)
     params = SamplingParams(
         temperature=options.temperature,
         top_p=options.top_p,
@@ -108,20 +114,23 @@ def measure(batch: int, options: argparse.Namespace) -> dict[str, float]:
     for _ in range(4):
         engine.step()
     meter = Meter()
-    scheduler, outputs = engine.scheduler, engine._outputs  # noqa: SLF001
+    scheduler, outputs = engine.scheduler, engine._outputs
     scheduler.schedule = meter.wrap("schedule", scheduler.schedule)
     scheduler.update = meter.wrap("update", scheduler.update)
     engine.executor.execute = meter.wrap("execute", engine.executor.execute)
     outputs.process = meter.wrap("outputs", outputs.process)
-    sampler, check = engine._sampler, engine._check  # noqa: SLF001
+    sampler, check = engine._sampler, engine._check
     sampler.sample = meter.wrap("sample", sampler.sample)
-    engine._check = SimpleNamespace(run=meter.wrap("check", check.run))  # noqa: SLF001
-    step = meter.wrap("total", engine.step)
+    engine._check = SimpleNamespace(run=meter.wrap("check", check.run))
+    step = meter.wrap("step", engine.step)
     for _ in range(options.steps):
         step()
     engine.close()
+    times = {name: np.array(ns) / 1000 for name, ns in meter.spent_ns.items()}
+    times["total"] = times["step"] - times["execute"]
+    times["glue"] = times["total"] - sum(times[name] for name in PARTS)
     # Medians of CPU time: others use the machine, too.
-    return {name: statistics.median(ns) / 1000 for name, ns in meter.spent_ns.items()}
+    return {name: float(np.median(spent)) for name, spent in times.items()}
 
 
 def main() -> None:
@@ -132,13 +141,13 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--stream", action="store_true", help="an output every step")
+    parser.add_argument("--cold", action="store_true", help="empty the caches")
     parser.add_argument("--tokens-only", action="store_true", help="no text")
     options = parser.parse_args()
     configure_if_unset()
     print("batch", *(f"{name:>9}" for name in (*PARTS, "glue", "total")))
     for batch in options.batch:
         spent = measure(batch, options)
-        spent["glue"] = spent["total"] - sum(spent[name] for name in PARTS)
         columns = (f"{spent[name]:9.1f}" for name in (*PARTS, "glue", "total"))
         print(f"{batch:5}", *columns)
 
