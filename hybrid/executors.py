@@ -2,22 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from hybrid.backends.interface import Capabilities, Executor, Implementation
 from hybrid.scheduler import ConfigError, HybridError, PluginError
 from hybrid.scheduler.shown_value import shown
 
 from .capability_check import check_capabilities
+from .default_executor import default_executor
 from .executor_calls import call_executor, close_executor
 from .failure_reason import failure_reason
 from .nearest_name import nearest_hint
 from .plugins.descriptors import RESERVED_NAME, ExecutorDescriptor
 from .plugins.manager import PluginManager
 from .plugins.registry import Registration
-
-AUTO: Final = "torch"
-"""What ``executor="auto"`` stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class ExecutorEntry:
 
 
 def create_executor(plugins: PluginManager, name: str, *, has_model: bool) -> Executor:
-    """Make an executor by name; ``auto`` is torch.
+    """Make an executor by name; ``auto`` is what suits the machine.
 
     Raises:
         ConfigError: there is none of that name, what it needs is not installed, or it
@@ -53,7 +50,7 @@ def create_executor(plugins: PluginManager, name: str, *, has_model: bool) -> Ex
     """
     registry = plugins.executors
     if name == RESERVED_NAME:
-        name = AUTO
+        name = default_executor()
     entry = registry.find(name)
     if entry is None:
         raise ConfigError(

@@ -7,10 +7,11 @@ from typing import Any, Final
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 
-AUTO: Final = "auto"
+from .build_options import AUTO, KV_CACHE_DTYPES, QUANTIZATIONS, BuildOptions
+
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "quantization": (AUTO, "int8", "int4", "bf16", "fp32"),
-    "kv_cache_dtype": (AUTO, "float32", "bfloat16", "int8"),
+    "quantization": (AUTO, *QUANTIZATIONS),
+    "kv_cache_dtype": (AUTO, *KV_CACHE_DTYPES),
     "implementation": (AUTO, "native", "onednn", "torch"),
 }
 """By option, the values that it takes."""
@@ -47,3 +48,15 @@ class CpuOptions:
                     f"{', '.join(CHOICES[name])}"
                 )
         return cls(**given)
+
+    def build_options(self, dtype: str) -> BuildOptions:
+        """Say what an engine is to be built with.
+
+        Args:
+            dtype: what is computed in, which ``auto`` goes by.
+        """
+        return BuildOptions(
+            quantization=self.quantization,
+            kv_cache_dtype=self.kv_cache_dtype,
+            dtype=dtype,
+        )

@@ -14,7 +14,7 @@ BUILT_IN: Final = PluginSource("built-in", "hybrid-llm-engine", __version__)
 
 
 class BuiltInPlugin:
-    """Executors ``torch``, ``tensorrt_llm`` and ``null``, scheduler ``paged``."""
+    """Executors and the scheduler that need no other distribution."""
 
     hybrid_api_version: Final = API_VERSION
 
@@ -38,6 +38,15 @@ class BuiltInPlugin:
                 path="hybrid.backends.trtllm.executor:TrtllmExecutor",
                 description="TensorRT-LLM's kernels or engines; else plain torch",
                 requires=("torch", "transformers", "safetensors", "gguf"),
+                install_hint="pip install 'hybrid-llm-engine[torch]'",
+            )
+        )
+        register(
+            ExecutorDescriptor(
+                name="cpu",
+                path="hybrid.backends.cpu.executor:CpuExecutor",
+                description="compiled int8, 4-bit and float kernels for CPUs",
+                requires=("safetensors",),
                 install_hint="pip install 'hybrid-llm-engine[torch]'",
             )
         )

@@ -190,6 +190,7 @@ def test_sizes_given_as_text_are_bytes(tmp_path: Path) -> None:
         str(tmp_path),
         dtype="float32",
         kv_cache_memory="1 MiB",
+        block_size=16,
         skip_tokenizer_init=True,
         num_threads=1,
     ) as llm:

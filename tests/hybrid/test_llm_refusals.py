@@ -71,7 +71,7 @@ def test_a_prompt_beyond_the_context_is_refused_and_its_neighbours_dropped(
             "unknown option 'max_num_seq'; did you mean 'max_num_seqs'",
         ),
         ({"block_size": 0}, "block_size is 0"),
-        ({"block_size": 24}, "block_size is 24, executor torch takes 8, 16"),
+        ({"block_size": 24}, "block_size is 24, executor cpu takes 8, 16"),
         ({"kv_cache_memory": "lots"}, "kv_cache_memory is 'lots'"),
         ({"kv_cache_memory": 4096}, "4,096 bytes holds no KV block"),
         ({"kv_cache_memory": "1GiB", "num_kv_blocks": 3}, "give one"),

@@ -68,7 +68,7 @@ def test_a_processor_that_nobody_names_does_not_run(site: Site) -> None:
 @pytest.mark.parametrize(
     ("option", "known"),
     [
-        ({"executor": "mime"}, "there are: auto, torch, tensorrt_llm, null"),
+        ({"executor": "mime"}, "there are: auto, torch, tensorrt_llm, cpu, null"),
         ({"scheduler": "mime"}, "there are: paged"),
         ({"logits_processors": ["mime"]}, "there are: "),
     ],

@@ -34,7 +34,9 @@ def test_the_built_ins_are_a_plugin_like_any_other(site: Site) -> None:
     assert first.source.name == "built-in"
     assert first.status is PluginStatus.LOADED
     assert (
-        first.executors == manager.executors.names == ("torch", "tensorrt_llm", "null")
+        first.executors
+        == manager.executors.names
+        == ("torch", "tensorrt_llm", "cpu", "null")
     )
     assert first.schedulers == manager.schedulers.names == ("paged",)
     assert first.api_version == API_VERSION

@@ -1,0 +1,113 @@
+"""Accepts a fresh engine only if it answers as transformers' own code does.
+
+Configurations have more switches than any list of ours; what one of them changes shows
+in the logits of a few tokens, run by both when an engine is built. A kept engine was
+accepted once.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid.backends.interface import ExecutorConfig
+from hybrid.scheduler.errors import UnsupportedFeature
+from hybrid.scheduler.generate_request import GenerateRequest
+from hybrid.scheduler.plan import ScheduledRequest, StepPlan
+from hybrid.scheduler.sampling_params import SamplingParams
+
+from .engine_directory import BuiltEngine
+from .native_library import NativeLibrary
+from .native_runner import NativeRunner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MAX_RELATIVE_ERRORS: Final = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.25, "int4": 0.5}
+"""Norm of the difference over the norm, of the middle row, by quantization."""
+_TOKENS: Final = tuple(range(3, 14))
+_NUM_FIRST_CHUNK: Final = 6
+_BLOCK_SIZE: Final = 8
+
+
+def check_built(library: NativeLibrary, engine: BuiltEngine, directory: Path) -> None:
+    """Run a few tokens through the engine, over an exact cache, and transformers.
+
+    Args:
+        library: the kernels.
+        engine: as it was built.
+        directory: the Hugging Face directory that it was built from.
+
+    Raises:
+        UnsupportedFeature: the answers differ, or are no numbers although all
+            parameters are.
+        CheckpointError: a parameter is not finite; names it.
+    """
+    reference = _reference(directory, engine)
+    exact = replace(engine, kv_cache_dtype="float32")
+    found = _run(library, exact, _ids(engine.shape.vocab_size))
+    distances = np.linalg.norm(found - reference, axis=1)
+    # Of the middle row: rounding makes of single rows whatever it likes, a wrong model
+    # is wrong in most.
+    lengths = np.maximum(np.linalg.norm(reference, axis=1), 1e-12)
+    error = float(np.median(distances / lengths))
+    limit = MAX_RELATIVE_ERRORS[engine.quantization]
+    if not error <= limit:
+        raise UnsupportedFeature(
+            f"the answer of the built engine ({engine.quantization}) differs from "
+            f"transformers' by more than rounding explains (relative error "
+            f"{error:.2g}, at most {limit:g})"
+        )
+
+
+def _reference(directory: Path, engine: BuiltEngine) -> NDArray[np.float32]:
+    """Logits by transformers: ``[tokens, vocab_size]``."""
+    # Imported here: only who builds an engine waits for them.
+    import torch  # noqa: PLC0415
+
+    from hybrid.backends.pytorch.model_loader import load_model  # noqa: PLC0415
+    from hybrid.backends.pytorch.model_probe import not_finite  # noqa: PLC0415
+
+    # A quantised engine is small; so should be what is loaded beside it.
+    dtype = "float32" if engine.quantization == "fp32" else "bfloat16"
+    model = cast(
+        "PreTrainedModel",
+        load_model(directory, dtype=dtype, device="cpu", attn_implementation="eager"),
+    )
+    ids = torch.tensor([_ids(engine.shape.vocab_size)])
+    with torch.inference_mode():
+        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0].float()
+        if not logits.isfinite().all():
+            raise not_finite(model)
+    found: NDArray[np.float32] = logits.numpy()
+    return found
+
+
+def _run(
+    library: NativeLibrary, engine: BuiltEngine, ids: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Logits by the engine, in two chunks."""
+    config = ExecutorConfig(block_size=_BLOCK_SIZE, max_num_seqs=len(ids))
+    runner = NativeRunner(library, engine, config)
+    try:
+        runner.allocate_kv(3)
+        cut = _NUM_FIRST_CHUNK
+        rows = [
+            runner.run(_plan(chunk, start)).copy()
+            for start, chunk in ((0, ids[:cut]), (cut, ids[cut:]))
+        ]
+    finally:
+        runner.close()
+    return np.concatenate(rows)
+
+
+def _plan(ids: tuple[int, ...], num_computed: int) -> StepPlan:
+    request = GenerateRequest("check", ids, SamplingParams())
+    entry = ScheduledRequest(request, 0, ids, num_computed, (2, 1), len(ids), 0)
+    return StepPlan(num_computed, (entry,), 1, (), (), ())
+
+
+def _ids(vocab_size: int) -> tuple[int, ...]:
+    return tuple(token_id % vocab_size for token_id in _TOKENS)

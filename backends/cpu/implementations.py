@@ -1,0 +1,154 @@
+"""Chooses who computes: our kernels, oneDNN through torch, or the torch executor."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+import structlog
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.interface import (
+    ExecutorConfig,
+    Implementation,
+    ProgressCallback,
+)
+from hybrid.scheduler.errors import UnsupportedFeature
+
+from .build_check import check_built
+from .build_options import AUTO
+from .engine_cache import find_or_build
+from .native_library import NativeUnavailable, load_library
+from .native_runner import NativeRunner, num_usable_cpus
+from .options import CpuOptions
+from .runner import Runner
+
+log = structlog.get_logger()
+
+_INSTALL_TORCH: Final = "pip install 'hybrid-llm-engine[torch]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be run, and how."""
+
+    source: ModelSource
+    config: ExecutorConfig
+    """Without options: those are of no meaning to a stand-in."""
+    options: CpuOptions
+    progress: ProgressCallback | None = None
+
+
+def choose_runner(wanted: Wanted) -> Runner:
+    """Load with whoever was asked for, or with the first that can.
+
+    oneDNN stands in where the kernels are missing, torch for what neither can run.
+
+    Raises:
+        UnsupportedFeature: nobody can run the model, or not who was asked for.
+        CheckpointError: the files are at fault.
+        ConfigError: an option is at fault.
+    """
+    asked = wanted.options.implementation
+    if asked != AUTO:
+        return _MAKERS[asked](wanted)
+    try:
+        return _native(wanted)
+    except UnsupportedFeature as error:
+        if wanted.source.format is CheckpointFormat.COMPILED:
+            raise
+        return _stand_in(wanted, error)
+
+
+def explain() -> tuple[Implementation, ...]:
+    """Ask all whether they could compute on this machine."""
+    return (
+        _explain_native(),
+        Implementation(
+            name="onednn",
+            description="oneDNN's int8 products, through torch; without our kernels",
+            reason=_missing("torch", "transformers"),
+        ),
+        Implementation(
+            name="torch",
+            description="the torch executor, for models that neither of them runs",
+            reason=_missing("torch", "transformers", "gguf"),
+        ),
+    )
+
+
+def _stand_in(wanted: Wanted, reason: UnsupportedFeature) -> Runner:
+    reasons = {"native": str(reason)}
+    names = ("onednn", "torch") if isinstance(reason, NativeUnavailable) else ("torch",)
+    for name in names:
+        try:
+            runner = _MAKERS[name](wanted)
+        except UnsupportedFeature as error:
+            reasons[name] = str(error)
+            continue
+        log.warning("cpu.fallback", implementation=name, reasons=reasons)
+        return runner
+    said = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    raise UnsupportedFeature(f"executor cpu cannot run {wanted.source.name}: {said}")
+
+
+def _native(wanted: Wanted) -> Runner:
+    config = wanted.config
+    if config.dtype == "float16":
+        raise UnsupportedFeature("no kernel computes in dtype float16")
+    library = load_library()
+    engine = find_or_build(
+        wanted.source,
+        config,
+        wanted.options.build_options(config.dtype),
+        wanted.progress,
+        lambda engine: check_built(library, engine, wanted.source.path),
+    )
+    return NativeRunner(library, engine, config)
+
+
+def _onednn(wanted: Wanted) -> Runner:
+    _require("oneDNN", "torch", "transformers")
+    # Imported here: it brings torch along, which takes seconds.
+    from .onednn_runner import OneDNNRunner  # noqa: PLC0415
+
+    return OneDNNRunner(wanted.source, wanted.config, wanted.options, wanted.progress)
+
+
+def _torch(wanted: Wanted) -> Runner:
+    _require("the torch executor", "torch", "transformers", "gguf")
+    from .torch_runner import TorchRunner  # noqa: PLC0415 - as above
+
+    return TorchRunner(wanted.source, wanted.config, wanted.progress)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Wanted], Runner]]] = {
+    "native": _native,
+    "onednn": _onednn,
+    "torch": _torch,
+}
+"""By the option's name."""
+
+
+def _explain_native() -> Implementation:
+    description = "our own kernels, compiled with this package"
+    reason = None
+    try:
+        variant = load_library().choose_variant()
+        description += f": {variant}, {num_usable_cpus()} threads"
+    except UnsupportedFeature as error:
+        reason = str(error)
+    return Implementation(name="native", description=description, reason=reason)
+
+
+def _require(who: str, *modules: str) -> None:
+    reason = _missing(*modules)
+    if reason is not None:
+        raise UnsupportedFeature(f"{who} cannot serve: {reason}")
+
+
+def _missing(*modules: str) -> str | None:
+    absent = [module for module in modules if find_spec(module) is None]
+    if not absent:
+        return None
+    return f"not installed: {', '.join(absent)}; {_INSTALL_TORCH}"

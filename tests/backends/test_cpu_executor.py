@@ -1,0 +1,155 @@
+"""What the cpu executor does beyond the conformance kit."""
+
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.cpu.executor import CpuExecutor
+from hybrid.backends.interface import ExecutorConfig
+from hybrid.scheduler import ConfigError, ExecutorFailed
+from hybrid.testing import write_tiny_model
+from tests.backends.cpu_stand import entry, load_cpu, logits_in_company, plan_of
+from tests.source_tree import ROOT
+
+IDS = list(range(40, 75))
+WARM_START = """
+import sys
+
+# Their import fails from here on.
+sys.modules |= dict.fromkeys(("torch", "transformers"))
+
+from pathlib import Path
+from tests.backends.cpu_stand import entry, load_cpu, plan_of
+
+folder, cache = map(Path, sys.argv[1:])
+loaded = load_cpu(folder, cache_dir=cache)
+result = loaded.executor.execute(plan_of(entry("a", [5, 6], 0, [1], 1)))
+print(result.logits.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama; nobody writes there."""
+    return write_tiny_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.mark.parametrize(
+    ("token_id", "block_id"), [(320, 1), (-1, 1), (1 << 40, 1), (5, 401), (5, -1)]
+)
+def test_an_id_out_of_range_is_refused_and_the_model_lives_on(
+    folder: Path, token_id: int, block_id: int
+) -> None:
+    """Nothing is read or written outside of table and pool; the next step is right."""
+    loaded = load_cpu(folder)
+    with closing(loaded.executor):
+        wanted = logits_in_company(loaded, IDS, [len(IDS)])
+        with pytest.raises(ExecutorFailed, match="out of range"):
+            loaded.executor.execute(
+                plan_of(entry("bad", [5, token_id], 0, [block_id], 1))
+            )
+        assert np.array_equal(logits_in_company(loaded, IDS, [len(IDS)]), wanted)
+
+
+def test_two_models_of_one_process_do_not_meet(tmp_path: Path, folder: Path) -> None:
+    """Step by step in turn, each answers as alone."""
+    other_folder = write_tiny_model(tmp_path, "qwen3", vocab_size=333)
+    one, other = load_cpu(folder), load_cpu(other_folder, quantization="fp32")
+    with closing(one.executor), closing(other.executor):
+        alone = [logits_in_company(model, IDS, [35]) for model in (one, other)]
+        assert alone[0].shape != alone[1].shape
+        for _ in range(3):
+            for model, wanted in zip((one, other), alone, strict=True):
+                assert np.array_equal(logits_in_company(model, IDS, [35]), wanted)
+    with closing(load_cpu(folder).executor):
+        pass
+
+
+def test_more_rows_than_sequences_are_given_in_full(folder: Path) -> None:
+    """Prompt log-probabilities want a row for each token."""
+    config = ExecutorConfig(
+        dtype="bfloat16", block_size=16, max_num_seqs=2, num_threads=1
+    )
+    source = ModelSource("tiny", folder, CheckpointFormat.HF_DIRECTORY)
+    with closing(CpuExecutor()) as executor:
+        executor.load(source, config)
+        executor.allocate_kv(8)
+        share = entry("a", IDS, 0, (3, 1, 2), len(IDS))
+        many = np.asarray(executor.execute(plan_of(share)).logits).copy()
+        last = np.asarray(
+            executor.execute(plan_of(share._replace(num_logits_rows=1))).logits
+        )
+    assert many.shape == (len(IDS), 320)
+    assert np.array_equal(many[-1:], last)
+
+
+def test_a_step_without_rows_gives_none(folder: Path) -> None:
+    """A chunk that is not the last wants no logits."""
+    loaded = load_cpu(folder)
+    with closing(loaded.executor):
+        result = loaded.executor.execute(plan_of(entry("a", IDS, 0, (3, 1, 2), 0)))
+        assert np.asarray(result.logits).shape == (0, 320)
+
+
+def test_an_int8_cache_has_cells_of_its_own(folder: Path) -> None:
+    """Their scales lie beside them, so that no layout describes them."""
+    loaded = load_cpu(folder, kv_cache_dtype="int8")
+    with closing(loaded.executor):
+        spec = loaded.executor.kv_spec()
+        assert spec.dtype == "int8"
+        # K and V of 2 heads, 16 tokens: 16 numbers and a scale each.
+        assert spec.cell_bytes == 2 * 2 * 16 * (16 + 4)
+        assert loaded.layout is None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "kv_dtype"),
+    [
+        ("auto", "float32", "float32"),
+        ("auto", "bfloat16", "bfloat16"),
+        ("fp32", "bfloat16", "float32"),
+        ("int8", "float32", "bfloat16"),
+    ],
+)
+def test_the_cache_is_as_exact_as_the_weights(
+    folder: Path, quantization: str, dtype: str, kv_dtype: str
+) -> None:
+    """Unless it is chosen, weights in float32 bring a cache in float32."""
+    loaded = load_cpu(folder, quantization=quantization, dtype=dtype)
+    with closing(loaded.executor):
+        assert loaded.executor.kv_spec().dtype == kv_dtype
+
+
+def test_the_next_start_needs_neither_torch_nor_transformers(
+    tmp_path: Path, folder: Path
+) -> None:
+    """What was built is run with numpy alone."""
+    with closing(load_cpu(folder, cache_dir=tmp_path).executor):
+        pass
+    run = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", WARM_START, str(folder), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert run.stdout.strip() == "(1, 320)"
+
+
+@pytest.mark.parametrize("source", [None, CheckpointFormat.GGUF])
+def test_what_is_no_directory_is_refused(
+    folder: Path, source: CheckpointFormat | None
+) -> None:
+    """The engine converts a GGUF first; the message says what is needed."""
+    model = None if source is None else ModelSource("tiny", folder, source)
+    with (
+        closing(CpuExecutor()) as executor,
+        pytest.raises(ConfigError, match="needs a Hugging Face directory"),
+    ):
+        executor.load(model, replace(ExecutorConfig(), dtype="float32"))
