@@ -8,6 +8,9 @@ from hybrid.scheduler import Scheduler
 CHECK_INTERVAL_S: Final = 60.0
 """The check walks every block, so an engine that falls idle often does it seldom."""
 
+BUSY_INTERVAL_S: Final = 1.0
+"""A busy engine is asked again after this long: its gauges cost what a plan costs."""
+
 
 class IdleCheck:
     """Remembers when the last check was."""
@@ -25,7 +28,10 @@ class IdleCheck:
             AssertionError: an invariant is broken.
         """
         now_s = self._clock()
-        if now_s < self._next_check_s or self._scheduler.stats().num_running:
+        if now_s < self._next_check_s:
+            return
+        if self._scheduler.stats().num_running:
+            self._next_check_s = now_s + BUSY_INTERVAL_S
             return
         self._next_check_s = now_s + CHECK_INTERVAL_S
         self._scheduler.check_integrity()

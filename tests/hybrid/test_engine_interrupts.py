@@ -113,6 +113,35 @@ def test_an_idle_engine_checks_its_pool_but_not_all_the_time() -> None:
     assert checks == [1000.0, 1061.0]
 
 
+def test_a_busy_engine_is_seldom_asked_whether_it_is_idle() -> None:
+    """Its gauges are read once a second, not at each step; later it is checked."""
+    now_s = [1000.0]
+    engine = make_engine(clock=lambda: now_s[0])
+    checks: list[float] = []
+    reads: list[float] = []
+    read = engine.scheduler.stats
+    engine.scheduler.check_integrity = lambda: checks.append(now_s[0])  # type: ignore[method-assign]
+    engine.add_request("a", PROMPT, SamplingParams(temperature=0, max_tokens=40))
+    engine.step()
+    # Of three steps one at most begins a block, for which the pool is looked at.
+
+    def stats() -> SchedulerStats:
+        reads.append(now_s[0])
+        return read()
+
+    engine.scheduler.stats = stats  # type: ignore[method-assign]
+    now_s[0] = 1100.0
+    for _ in range(3):
+        engine.step()
+    assert checks == [1000.0]
+    assert len(reads) <= 2
+    now_s[0] = 1101.5
+    engine.abort("a")
+    engine.add_request("b", PROMPT, GREEDY)
+    engine.step()
+    assert checks == [1000.0, 1101.5]
+
+
 def test_the_fullest_pool_is_remembered() -> None:
     """The peak is that of the step with the most slots, not the last."""
     engine = make_engine()
