@@ -1,0 +1,1 @@
+"""Quantised models in our own kernels, compiled once and mapped ever after."""

@@ -8,6 +8,7 @@ from hybrid._version import __version__
 
 from .answer import write_now
 from .bench import bench
+from .build import build
 from .chat import chat
 from .executors import executors
 from .generate import generate
@@ -45,5 +46,5 @@ def hybrid(
     """One paged scheduler, any executor: run language models."""
 
 
-for _command in (generate, chat, serve, bench, pull, models, executors, plugins):
+for _command in (generate, chat, serve, build, bench, pull, models, executors, plugins):
     app.command()(_command)
