@@ -9,8 +9,8 @@ from .build_options import AUTO
 from .options import CpuOptions
 
 _DTYPES: Final = ("float32", "bfloat16")
-_COMPUTED: Final = {"fp32": "float32", "bf16": "bfloat16"}
-"""By unquantised weights, in what they multiply."""
+_LOADED: Final = {"fp32": "float32", "bf16": "bfloat16"}
+"""By unquantised weights, how they are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,10 @@ class OneDNNFormats:
 
     weights: str
     """``int8``, ``bf16`` or ``fp32``."""
-    computed: str
-    """Dtype of activations and cache, by torch's name."""
+    loaded: str
+    """Dtype in which the weights come out of the file, by torch's name."""
+    cache: str
+    """Dtype of K and V, by torch's name; attention computes in it."""
 
     @classmethod
     def of(cls, dtype: str, options: CpuOptions) -> "OneDNNFormats":
@@ -39,24 +41,20 @@ class OneDNNFormats:
                 f"oneDNN's products come in {' and '.join(_DTYPES)}, dtype is {dtype}"
             )
         weights, cache = options.quantization, options.kv_cache_dtype
-        if weights == AUTO:
-            weights = "fp32" if dtype == "float32" else "int8"
         if weights == "int4":
             raise _needs_kernels("quantization", weights, "int8, bf16 or fp32")
-        if weights in _COMPUTED:
-            computed = _COMPUTED[weights]
-            if cache not in {AUTO, computed}:
-                kept = f"{computed}, as quantization {weights} computes"
-                raise _needs_kernels("kv_cache_dtype", cache, kept)
-            return cls(weights, computed)
         if cache == "int8":
-            raise _needs_kernels("kv_cache_dtype", cache, " or ".join(_DTYPES))
-        return cls(weights, "bfloat16" if cache == AUTO else cache)
+            raise _needs_kernels("kv_cache_dtype", cache, "float32 or bfloat16")
+        if weights == AUTO:
+            weights = "fp32" if dtype == "float32" else "int8"
+        if cache == AUTO:
+            cache = "float32" if weights == "fp32" else "bfloat16"
+        return cls(weights, _LOADED.get(weights, dtype), cache)
 
 
 def _needs_kernels(option: str, value: str, instead: str) -> ConfigError:
     return ConfigError(
         f"executor cpu: {option} is {value}, which needs the compiled kernels "
-        f"(`hybrid executors --explain` says why there are none); without them it is "
-        f"{instead}"
+        f"(`hybrid executors --explain` says why there are none); without them it must "
+        f"be {instead}"
     )

@@ -36,10 +36,9 @@ class Int8Product:
         self._shift: Final = torch.tensor(_ZERO_POINT + 0.5)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Multiply ``[N, in]`` to ``[N, out]`` in the rows' dtype."""
-        exact = rows.float()
-        scales = _scales(exact)
-        quantised = torch.addcdiv(self._shift, exact, scales).to(torch.uint8)
+        """Multiply float32 ``[N, in]`` to ``[N, out]``."""
+        scales = _scales(rows)
+        quantised = torch.addcdiv(self._shift, rows, scales).to(torch.uint8)
         # The operator takes one scale for all rows: 1, theirs follow.
         product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
             quantised,
@@ -57,10 +56,8 @@ class Int8Product:
             "",
         )
         if self._bias is None:
-            product.mul_(scales)
-        else:
-            product = torch.addcmul(self._bias, product, scales)
-        return product.to(rows.dtype)
+            return product.mul_(scales)
+        return torch.addcmul(self._bias, product, scales)
 
 
 def check_int8_products() -> None:
@@ -87,7 +84,6 @@ def check_int8_products() -> None:
 
 def _scales(rows: torch.Tensor) -> torch.Tensor:
     """What one step of 8 bits is worth in each row: ``[N, 1]``."""
-    largest: torch.Tensor = torch.linalg.vector_norm(
-        rows, float("inf"), dim=-1, keepdim=True
-    )
+    # A norm, or minimum and maximum at once, take ten times as long (seen).
+    largest = rows.abs().amax(-1, keepdim=True)
     return largest.div_(_LIMIT).clamp_min_(_SMALLEST_SCALE)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Final
 
-import structlog
 import torch
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
@@ -15,7 +14,7 @@ from hybrid.backends.interface import (
 )
 from hybrid.backends.pytorch.device import free_memory_bytes
 from hybrid.backends.pytorch.host_memory import keep_freed_memory
-from hybrid.backends.pytorch.kv_pool import KVPool
+from hybrid.backends.pytorch.kv_pool import TORCH_DTYPES, KVPool
 from hybrid.backends.pytorch.llama import Llama
 from hybrid.backends.pytorch.llama_attention import LlamaAttention
 from hybrid.backends.pytorch.llama_loader import load_llama
@@ -26,8 +25,6 @@ from hybrid.scheduler.plan import StepPlan
 from .onednn_formats import OneDNNFormats
 from .onednn_product import Int8Product, check_int8_products
 from .options import CpuOptions
-
-log = structlog.get_logger()
 
 
 class OneDNNRunner:
@@ -57,17 +54,18 @@ class OneDNNRunner:
             torch.set_num_threads(config.num_threads)
         if formats.weights == "int8":
             check_int8_products()
-        self._config: Final = replace(config, dtype=formats.computed)
-        loaded = load_llama(source.path, self._config, "cpu", progress)
+        self._formats: Final = formats
+        self._block_size: Final = config.block_size
+        config = replace(config, dtype=formats.loaded)
+        loaded = load_llama(source.path, config, "cpu", progress)
         self._model: Llama | None = loaded.model
         self._shape: Final = loaded.shape
         if formats.weights == "int8":
             with torch.inference_mode():
-                loaded.model.replace_products(Int8Product)
+                loaded.model.replace_products(Int8Product, torch.float32)
         keep_freed_memory()
         self._pool: KVPool | None = None
         self._attention: LlamaAttention | None = None
-        log.info("cpu.onednn", weights=formats.weights, computed=formats.computed)
 
     @property
     def info(self) -> ModelInfo:
@@ -84,20 +82,21 @@ class OneDNNRunner:
             num_layers=len(self._shape.windows),
             num_kv_heads=self._shape.num_kv_heads,
             head_dim=self._shape.head_dim,
-            dtype=self._config.dtype,
+            dtype=self._formats.cache,
             order=KVOrder.LAYER_FIRST,
             available_bytes=free_memory_bytes(torch.device("cpu")),
         )
 
     def allocate_kv(self, num_blocks: int) -> KVLayout:
         """See ``Runner``."""
-        layout = self.kv_spec().layout(num_blocks, self._config.block_size)
+        layout = self.kv_spec().layout(num_blocks, self._block_size)
         self._pool = KVPool(layout, torch.device("cpu"))
         self._attention = LlamaAttention(
             self._pool,
             num_heads=self._shape.num_heads,
             scale=self._shape.scale,
             windows=self._shape.windows,
+            dtype=TORCH_DTYPES[layout.dtype],
         )
         return layout
 

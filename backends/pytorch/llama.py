@@ -7,7 +7,7 @@ be replaced, say by quantised ones.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -59,6 +59,10 @@ class Norm:
         """Normalise ``[..., size]``."""
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
+    def to(self, dtype: torch.dtype) -> "Norm":
+        """Normalise rows of another dtype."""
+        return Norm(self.weight.to(dtype), self.eps)
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -86,7 +90,8 @@ class Llama:
         self._inv_freq: Final[torch.Tensor] = rotary.inv_freq.float()
         self._rope_scaling: Final = float(rotary.attention_scaling)
         self._embeddings: Final[torch.Tensor] = body.embed_tokens.weight
-        self._norm: Final = _norm(body.norm)
+        self._dtype: torch.dtype = self._embeddings.dtype
+        self._norm = _norm(body.norm)
         self._head: Product = _joined([head])
         layers = []
         for index in range(len(body.layers)):
@@ -98,7 +103,7 @@ class Llama:
     @property
     def dtype(self) -> torch.dtype:
         """Of activations and logits."""
-        return self._embeddings.dtype
+        return self._dtype
 
     def forward(
         self,
@@ -118,7 +123,7 @@ class Llama:
         Returns:
             ``[R, vocab_size]`` logits in the model's dtype.
         """
-        hidden = functional.embedding(input_ids, self._embeddings)
+        hidden = functional.embedding(input_ids, self._embeddings).to(self._dtype)
         cos, sin = self._rotation(positions, hidden.dtype)
         attended = hidden.new_empty(len(hidden), self._num_heads * self._head_dim)
         for index, layer in enumerate(self._layers):
@@ -132,11 +137,14 @@ class Llama:
             hidden = hidden.index_select(0, rows)
         return self._head(self._norm(hidden))
 
-    def replace_products(self, replacement: Callable[[Linear], Product]) -> None:
+    def replace_products(
+        self, replacement: Callable[[Linear], Product], dtype: torch.dtype
+    ) -> None:
         """Let others multiply, layer by layer: each weight goes as its heir comes.
 
         Args:
             replacement: called once with each of the model's products.
+            dtype: of all activations from here on.
         """
 
         def replaced(product: Product) -> Product:
@@ -144,14 +152,19 @@ class Llama:
             return replacement(product)
 
         for index, layer in enumerate(self._layers):
-            self._layers[index] = replace(
-                layer,
+            self._layers[index] = Layer(
+                input_norm=layer.input_norm.to(dtype),
                 qkv=replaced(layer.qkv),
+                query_norm=layer.query_norm and layer.query_norm.to(dtype),
+                key_norm=layer.key_norm and layer.key_norm.to(dtype),
                 output=replaced(layer.output),
+                mlp_norm=layer.mlp_norm.to(dtype),
                 gate_up=replaced(layer.gate_up),
                 down=replaced(layer.down),
             )
+        self._norm = self._norm.to(dtype)
         self._head = replaced(self._head)
+        self._dtype = dtype
 
     def _rotation(
         self, positions: torch.Tensor, dtype: torch.dtype

@@ -23,6 +23,7 @@ class LlamaAttention:
         num_heads: int,
         scale: float,
         windows: Sequence[int | None],
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Bind to a pool.
 
@@ -32,12 +33,15 @@ class LlamaAttention:
             scale: factor of the scores before the softmax.
             windows: for each layer, tokens that a query sees, itself included;
                 ``None``: all.
+            dtype: in which the pool's K and V are computed with; ``None``: in that of
+                the queries.
         """
         self._pool: Final = pool
         self._num_heads: Final = num_heads
         self._num_kv_heads: Final = pool.layout.num_kv_heads
         self._head_dim: Final = pool.layout.head_dim
         self._options: Final = [AttentionOptions(scale, window) for window in windows]
+        self._dtype: Final = dtype
         self._step: StepAttention | None = None
 
     def begin_step(self, plan: StepPlan) -> PackedBatch:
@@ -58,7 +62,8 @@ class LlamaAttention:
         """See ``Attends``."""
         step = self._step
         assert step is not None, "begin_step comes before attend"
-        heads = qkv.view(len(qkv), -1, self._head_dim).transpose(0, 1)
+        heads = qkv.to(self._dtype or qkv.dtype)
+        heads = heads.view(len(qkv), -1, self._head_dim).transpose(0, 1)
         queries, keys, values = heads.tensor_split(
             (self._num_heads, self._num_heads + self._num_kv_heads)
         )

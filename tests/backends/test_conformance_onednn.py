@@ -1,8 +1,10 @@
 """The oneDNN fallback of executor ``cpu`` passes the kit."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from hybrid.backends.interface import Capabilities
 from hybrid.testing import (
     Answer,
     ExecutorConformance,
@@ -10,7 +12,7 @@ from hybrid.testing import (
     TokenIds,
     recomputed_answers,
 )
-from tests.backends.onednn_stand import OneDNNExecutor
+from tests.backends.onednn_stand import OneDNNExecutor, needs_int8
 
 
 class TestOneDNNFloats(ExecutorConformance):
@@ -20,9 +22,19 @@ class TestOneDNNFloats(ExecutorConformance):
     num_threads: ClassVar[int | None] = 1
 
 
+class Float32Weights(OneDNNExecutor):
+    """Rounded once: to 8 bits, not to bfloat16 before."""
+
+    def capabilities(self) -> Capabilities:
+        """See ``Executor``."""
+        return replace(super().capabilities(), dtypes=("float32",))
+
+
+@needs_int8
 class TestOneDNNInt8(TestOneDNNFloats):
     """Products of 8 bits: however the work is cut up, as each token by itself."""
 
+    executor = Float32Weights
     architectures: ClassVar[Sequence[str]] = ("llama", "qwen2")
     block_sizes: ClassVar[Sequence[int] | None] = (16,)
     executor_options: ClassVar[Mapping[str, Any]] = {
