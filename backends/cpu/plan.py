@@ -75,48 +75,48 @@ class ModelPlan:
 
 def weight_specs(shape: CpuModelShape) -> tuple[WeightSpec, ...]:
     """Every matrix of a model, in the order that the plan numbers them."""
-    hidden, inner = shape.hidden_size, shape.intermediate_size
-    queries = shape.num_heads * shape.head_dim
-    keys = shape.num_kv_heads * shape.head_dim
-    table = ((shape.vocab_size,), hidden)
+    table = ((shape.vocab_size,), shape.hidden_size)
     specs = [WeightSpec(EMBEDDING, ("model.embed_tokens",), *table)]
     for layer in range(shape.num_layers):
-        at = f"model.layers.{layer}"
-        qkv = tuple(f"{at}.self_attn.{name}_proj" for name in "qkv")
-        gate_up = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
-        specs += (
-            WeightSpec(
-                f"layers.{layer}.qkv",
-                qkv,
-                (queries, keys, keys),
-                hidden,
-                shape.has_qkv_bias,
-            ),
-            WeightSpec(
-                f"layers.{layer}.o",
-                (f"{at}.self_attn.o_proj",),
-                (hidden,),
-                queries,
-                shape.has_output_bias,
-            ),
-            WeightSpec(
-                f"layers.{layer}.gate_up",
-                gate_up,
-                (inner, inner),
-                hidden,
-                shape.has_mlp_bias,
-            ),
-            WeightSpec(
-                f"layers.{layer}.down",
-                (f"{at}.mlp.down_proj",),
-                (hidden,),
-                inner,
-                shape.has_mlp_bias,
-            ),
-        )
+        specs += _layer_specs(shape, layer)
     if not shape.ties_embeddings:
         specs.append(WeightSpec(HEAD, ("lm_head",), *table))
     return tuple(specs)
+
+
+def _layer_specs(shape: CpuModelShape, layer: int) -> Iterator[WeightSpec]:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries = shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
+    attention, mlp = (f"model.layers.{layer}.{part}" for part in ("self_attn", "mlp"))
+    yield WeightSpec(
+        f"layers.{layer}.qkv",
+        tuple(f"{attention}.{name}_proj" for name in "qkv"),
+        (queries, keys, keys),
+        hidden,
+        shape.has_qkv_bias,
+    )
+    yield WeightSpec(
+        f"layers.{layer}.o",
+        (f"{attention}.o_proj",),
+        (hidden,),
+        queries,
+        shape.has_output_bias,
+    )
+    yield WeightSpec(
+        f"layers.{layer}.gate_up",
+        (f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+        (inner, inner),
+        hidden,
+        shape.has_mlp_bias,
+    )
+    yield WeightSpec(
+        f"layers.{layer}.down",
+        (f"{mlp}.down_proj",),
+        (hidden,),
+        inner,
+        shape.has_mlp_bias,
+    )
 
 
 def plan_model(shape: CpuModelShape, formats: Mapping[str, Format]) -> ModelPlan:

@@ -8,29 +8,17 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.cpu.build_options import BuildOptions
 from hybrid.backends.cpu.engine_build import build_engine_directory
-from hybrid.backends.cpu.engine_directory import WEIGHTS_NAME, BuiltEngine, read_engine
-from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
+from hybrid.backends.cpu.engine_directory import WEIGHTS_NAME, read_engine
 from hybrid.testing.models import ARCHITECTURES, write_tiny_model
-from tests.backends.model_directory import change_config, change_weights
+from tests.backends.built_cpu_engine import build, hf_source
+from tests.backends.model_directory import change_weights
 from tests.backends.plan_interpreter import run_plan, unpacked
 from tests.backends.tiny_checkpoints import make_model
 
 PROMPT = [3, 7, 11, 2, 9, 14, 5, 8, 1, 30, 22, 4, 6, 19, 40]
 """Longer than the window of the tiny Mistral."""
-
-
-def _source(folder: Path, name: str = "tiny") -> ModelSource:
-    return ModelSource(name, folder, CheckpointFormat.HF_DIRECTORY)
-
-
-def build(source: ModelSource, target: Path, **options: str) -> BuiltEngine:
-    """Build into a new folder and read it."""
-    target.mkdir()
-    build_engine_directory(source, BuildOptions(**options), target)
-    return read_engine(target)
 
 
 def _reference(folder: Path) -> NDArray[np.float32]:
@@ -56,7 +44,7 @@ def test_an_engine_computes_its_model(
 ) -> None:
     """Exactly in fp32, else to the rounding of its weights and activations."""
     folder = write_tiny_model(tmp_path / "model", architecture)
-    engine = build(_source(folder), tmp_path / "engine", quantization=quantization)
+    engine = build(hf_source(folder), tmp_path / "engine", quantization=quantization)
     assert _distance(run_plan(engine, PROMPT), _reference(folder)) < limit
 
 
@@ -116,14 +104,14 @@ def test_every_switch_that_is_taken_is_honoured(
 ) -> None:
     """Biases, tied heads, odd sizes, windows of some layers, scaled positions."""
     folder = write_tiny_model(tmp_path / "model", architecture, **overrides)
-    engine = build(_source(folder), tmp_path / "engine", quantization="fp32")
+    engine = build(hf_source(folder), tmp_path / "engine", quantization="fp32")
     assert _distance(run_plan(engine, PROMPT), _reference(folder)) < 1e-5
 
 
 def test_a_tied_head_is_stored_once(tmp_path: Path) -> None:
     """The table that embeds is the matrix that gives logits, also when packed."""
     folder = write_tiny_model(tmp_path / "m", "llama", tie_word_embeddings=True)
-    tied = build(_source(folder), tmp_path / "tied", quantization="int8")
+    tied = build(hf_source(folder), tmp_path / "tied", quantization="int8")
     assert tied.shape.ties_embeddings
     assert [weight.name for weight in tied.weights].count("head") == 0
     assert tied.ops[0].weight == tied.ops[-1].weight
@@ -139,7 +127,7 @@ def test_a_head_in_the_files_wins_over_a_tied_configuration(
     table = weights["model.embed_tokens.weight"]
     head = table.clone() if is_equal else table.flip(0).contiguous()
     change_weights(folder, lm_head__weight=head)
-    engine = build(_source(folder), tmp_path / "engine", quantization="fp32")
+    engine = build(hf_source(folder), tmp_path / "engine", quantization="fp32")
     assert engine.shape.ties_embeddings is is_equal
     np.testing.assert_array_equal(
         unpacked(engine.weights[engine.ops[-1].weight]), head.numpy()
@@ -152,7 +140,7 @@ def test_weights_of_any_float_are_read_exactly(dtype: str, tmp_path: Path) -> No
     model = make_model("llama").to(getattr(torch, dtype))
     model.save_pretrained(tmp_path / "m", max_shard_size="50KB")
     assert (tmp_path / "m" / "model.safetensors.index.json").is_file()
-    engine = build(_source(tmp_path / "m"), tmp_path / "e", quantization="fp32")
+    engine = build(hf_source(tmp_path / "m"), tmp_path / "e", quantization="fp32")
     expected = model.state_dict()["model.layers.1.mlp.down_proj.weight"].float()
     down = next(w for w in engine.weights if w.name == "layers.1.down")
     np.testing.assert_array_equal(unpacked(down), expected.numpy())
@@ -162,7 +150,7 @@ def test_joined_matrices_stand_row_under_row(tmp_path: Path) -> None:
     """Queries, keys, values; gate, up; and their biases."""
     folder = write_tiny_model(tmp_path / "m", "qwen2")
     weights = change_weights(folder)
-    engine = build(_source(folder), tmp_path / "e", quantization="fp32")
+    engine = build(hf_source(folder), tmp_path / "e", quantization="fp32")
     qkv = next(w for w in engine.weights if w.name == "layers.2.qkv")
     names = [f"model.layers.2.self_attn.{part}_proj" for part in "qkv"]
     np.testing.assert_array_equal(
@@ -179,7 +167,7 @@ def test_all_that_kernels_are_given_is_aligned(tmp_path: Path) -> None:
     folder = write_tiny_model(
         tmp_path / "m", "qwen2", hidden_size=72, intermediate_size=100, vocab_size=333
     )
-    engine = build(_source(folder), tmp_path / "e", quantization="int8")
+    engine = build(hf_source(folder), tmp_path / "e", quantization="int8")
     arrays = [*engine.vectors]
     for weight in engine.weights:
         arrays += [
@@ -196,7 +184,7 @@ def test_the_file_is_one_that_the_safetensors_library_reads(tmp_path: Path) -> N
     from safetensors.numpy import load_file  # noqa: PLC0415 - the oracle
 
     folder = write_tiny_model(tmp_path / "m", "qwen2")
-    engine = build(_source(folder), tmp_path / "e", quantization="int8")
+    engine = build(hf_source(folder), tmp_path / "e", quantization="int8")
     stored = load_file(tmp_path / "e" / WEIGHTS_NAME)
     np.testing.assert_array_equal(stored["embedding.data"], engine.weights[0].data)
     assert sum(a.nbytes for a in stored.values()) == engine.memory.weights_bytes
@@ -205,7 +193,7 @@ def test_the_file_is_one_that_the_safetensors_library_reads(tmp_path: Path) -> N
 def test_activations_share_memory(tmp_path: Path) -> None:
     """Of three layers each reuses what the one before left."""
     folder = write_tiny_model(tmp_path / "m", "llama")
-    memory = build(_source(folder), tmp_path / "e", quantization="int8").memory
+    memory = build(hf_source(folder), tmp_path / "e", quantization="int8").memory
     assert memory.arena_bytes < memory.unshared_arena_bytes / 3
 
 
@@ -215,7 +203,7 @@ def test_progress_ends_where_the_file_ends(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "m", "llama")
     (tmp_path / "e").mkdir()
     build_engine_directory(
-        _source(folder),
+        hf_source(folder),
         BuildOptions(),
         tmp_path / "e",
         lambda *report: seen.append(report),
@@ -225,85 +213,12 @@ def test_progress_ends_where_the_file_ends(tmp_path: Path) -> None:
     assert seen[-1] == ("build", total, total)
 
 
-@pytest.mark.parametrize(
-    ("quantization", "number", "limit"),
-    [
-        ("int8", float("nan"), "3.40282e"),
-        ("int4", float("inf"), "32768"),
-        ("int4", 4e4, "32768"),
-    ],
-)
-def test_numbers_that_integers_cannot_hold_are_refused(
-    quantization: str, number: float, limit: str, tmp_path: Path
-) -> None:
-    """By the parameter's name, the number and the limit; floats keep them."""
-    folder = write_tiny_model(tmp_path / "m", "llama")
-    name = "model.layers.1.self_attn.o_proj.weight"
-    weight = change_weights(folder)[name]
-    weight[3, 5] = number
-    change_weights(folder, **{name.replace(".", "__"): weight})
-    with pytest.raises(CheckpointError, match=rf"{name}.*{number:g}.*{limit}"):
-        build(_source(folder), tmp_path / "e", quantization=quantization)
-    kept = build(_source(folder), tmp_path / "f", quantization="bf16")
-    output = next(w for w in kept.weights if w.name == "layers.1.o")
-    np.testing.assert_allclose(unpacked(output)[3, 5], number, rtol=2**-8)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"lm_head__weight": None}, "lm_head.weight has shape None in the files"),
-        ({"model__norm__extra": torch.ones(4)}, "model.norm.extra .*None in the plan"),
-        (
-            {"model__norm__weight": torch.ones(4)},
-            r"model.norm.weight .*\(4,\) in the files and \(64,\) in the plan",
-        ),
-        (
-            {"model__norm__weight": torch.ones(64, dtype=torch.int8)},
-            "model.norm.weight is stored as I8",
-        ),
-    ],
-)
-def test_files_of_another_model_are_refused(
-    changes: dict[str, torch.Tensor | None], told: str, tmp_path: Path
-) -> None:
-    """Whoever stands in has rules of his own for them, or a better message."""
-    folder = write_tiny_model(tmp_path / "m", "llama")
-    change_weights(folder, **changes)
-    with pytest.raises(UnsupportedFeature, match=told):
-        build(_source(folder), tmp_path / "e")
-
-
-def test_old_rotary_frequencies_in_the_files_change_nothing(tmp_path: Path) -> None:
-    """Early Llamas hold them; transformers computes its own, and so does the build."""
-    folder = write_tiny_model(tmp_path / "m", "llama")
-    name = "model__layers__0__self_attn__rotary_emb__inv_freq"
-    change_weights(folder, **{name: torch.zeros(8)})
-    engine = build(_source(folder), tmp_path / "e", quantization="fp32")
-    assert engine.shape.inverse_frequencies[0] == 1
-
-
-def test_a_configuration_of_a_giant_is_refused_at_once(tmp_path: Path) -> None:
-    """Sizes that no file can fill are named before anything is planned."""
-    folder = write_tiny_model(tmp_path / "m", "llama")
-    change_config(folder, num_hidden_layers=10**9)
-    with pytest.raises(CheckpointError, match="num_hidden_layers is 1000000000"):
-        build(_source(folder), tmp_path / "e")
-
-
-@pytest.mark.parametrize("form", [CheckpointFormat.GGUF, CheckpointFormat.COMPILED])
-def test_only_checkpoints_are_built(form: CheckpointFormat, tmp_path: Path) -> None:
-    """A GGUF is converted before, an engine is built already."""
-    with pytest.raises(ConfigError, match=f"is {form}"):
-        build(ModelSource("m", tmp_path, form), tmp_path / "e")
-
-
 def test_the_directory_is_a_model_of_its_own(tmp_path: Path) -> None:
     """Configuration and tokenizer come along, weights and their index do not."""
     folder = write_tiny_model(tmp_path / "m", "llama")
     for name in ("tokenizer.json", "chat_template.jinja", "notes.md", "x.index.json"):
         (folder / name).write_text("{}")
-    build(_source(folder), tmp_path / "e")
+    build(hf_source(folder), tmp_path / "e")
     found = {path.name for path in (tmp_path / "e").iterdir()}
     assert {"config.json", "tokenizer.json", "chat_template.jinja"} <= found
     assert found.isdisjoint({"notes.md", "x.index.json", "model.safetensors"})

@@ -11,13 +11,11 @@ from hybrid.backends.checkpoint.gguf_conversion import convert_gguf
 from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.cpu.abi import Format
-from hybrid.backends.cpu.build_options import BuildOptions
-from hybrid.backends.cpu.engine_build import build_engine_directory
-from hybrid.backends.cpu.engine_directory import BuiltEngine, read_engine
 from hybrid.backends.cpu.gguf_blocks import GGUFParameters
 from hybrid.models.cache import cached_file
 from hybrid.models.catalog import KNOWN_MODELS
 from hybrid.scheduler.errors import CheckpointError
+from tests.backends.built_cpu_engine import build
 from tests.backends.plan_interpreter import run_plan, unpacked
 from tests.backends.tiny_checkpoints import gguf_tensors, make_model, write_gguf
 
@@ -58,12 +56,6 @@ def _convert(source: ModelSource, folder: Path, dtype: str = "float32") -> Model
     return convert_gguf(source, dtype=dtype, cache_dir=folder / "converted")
 
 
-def _build(source: ModelSource, target: Path, **options: str) -> BuiltEngine:
-    target.mkdir()
-    build_engine_directory(source, BuildOptions(**options), target)
-    return read_engine(target)
-
-
 def test_a_conversion_remembers_its_gguf(tmp_path: Path) -> None:
     """Found anew or made, it says where the exact numbers are."""
     source, _ = _write(tmp_path, {})
@@ -79,8 +71,8 @@ def test_four_bit_blocks_are_kept(
     """Bit for bit but for Q4_K's products; rotary rows of a llama are put back."""
     source, _ = _write(tmp_path, {"weight": kind}, arch)
     converted = _convert(source, tmp_path)
-    exact = _build(converted, tmp_path / "exact", quantization="fp32")
-    engine = _build(converted, tmp_path / "engine")
+    exact = build(converted, tmp_path / "exact", quantization="fp32")
+    engine = build(converted, tmp_path / "engine")
     assert engine.quantization == "int4"
     for weight, reference in zip(engine.weights, exact.weights, strict=True):
         assert weight.format is Format.INT4
@@ -94,7 +86,7 @@ def test_exact_numbers_do_not_go_through_the_conversion(tmp_path: Path) -> None:
     """That is in bfloat16, where it was made for a fast dtype."""
     source, raw = _write(tmp_path, {"weight": _TYPE.Q8_0})
     converted = _convert(source, tmp_path, "bfloat16")
-    engine = _build(converted, tmp_path / "engine", quantization="fp32")
+    engine = build(converted, tmp_path / "engine", quantization="fp32")
     down = next(w for w in engine.weights if w.name == "layers.1.down")
     expected = gguf.dequantize(*raw["blk.1.ffn_down.weight"])
     np.testing.assert_array_equal(unpacked(down), expected)
@@ -105,8 +97,8 @@ def test_a_file_of_mixed_kinds_keeps_what_it_can(tmp_path: Path) -> None:
     kinds = {"attn_v.weight": _TYPE.Q8_0, "token_embd.weight": _TYPE.Q8_0}
     source, _ = _write(tmp_path, kinds | {"weight": _TYPE.Q4_1})
     converted = _convert(source, tmp_path)
-    engine = _build(converted, tmp_path / "engine")
-    exact = _build(converted, tmp_path / "exact", quantization="fp32")
+    engine = build(converted, tmp_path / "engine")
+    exact = build(converted, tmp_path / "exact", quantization="fp32")
     formats = {weight.name: weight.format for weight in engine.weights}
     assert formats.pop("embedding") is Format.INT8
     for name, form in formats.items():
@@ -130,15 +122,15 @@ def test_auto_follows_the_matrices_of_the_file(
     """Four bits only where the file has them; float32 asks for exactness."""
     source, _ = _write(tmp_path, {"weight": kind})
     converted = _convert(source, tmp_path)
-    assert _build(converted, tmp_path / "a").quantization == automatic
-    exact = _build(converted, tmp_path / "b", dtype="float32")
+    assert build(converted, tmp_path / "a").quantization == automatic
+    exact = build(converted, tmp_path / "b", dtype="float32")
     assert exact.quantization == "fp32"
 
 
 def test_a_file_without_four_bit_blocks_can_get_four_bits(tmp_path: Path) -> None:
     """Asked for, they are found by our own search; table and head get eight."""
     source, _ = _write(tmp_path, {"weight": _TYPE.Q8_0})
-    engine = _build(_convert(source, tmp_path), tmp_path / "e", quantization="int4")
+    engine = build(_convert(source, tmp_path), tmp_path / "e", quantization="int4")
     formats = {weight.name: weight.format for weight in engine.weights}
     assert formats["embedding"] is formats["head"] is Format.INT8
     assert formats["layers.0.qkv"] is formats["layers.1.down"] is Format.INT4
@@ -168,7 +160,7 @@ def test_a_scale_that_is_no_number_is_refused(
     with pytest.raises(
         CheckpointError, match=rf"layers.1.mlp.up_proj.weight \({kind.name}\)"
     ):
-        _build(converted, tmp_path / "e")
+        build(converted, tmp_path / "e")
 
 
 @pytest.mark.model
