@@ -25,9 +25,12 @@ from .native_runner import NativeRunner
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MAX_RELATIVE_ERRORS: Final = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.25, "int4": 0.5}
-"""Norm of the difference over the norm, of the middle row, by quantization."""
-_TOKENS: Final = tuple(range(3, 14))
+MAX_RELATIVE_ERRORS: Final = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.5, "int4": 0.5}
+"""Norm of the difference over the norm, of the middle row, by quantization. SmolLM2 is
+off by 2e-6, 0.02, 0.18 and 0.17; another model by 1 and more."""
+_TOKENS: Final = tuple(range(1000, 1011))
+"""Text, not the tokens of a vocabulary's beginning: behind those that mark turns and
+files, logits depend on the last bit (of SmolLM2, a third in bfloat16)."""
 _NUM_FIRST_CHUNK: Final = 6
 _BLOCK_SIZE: Final = 8
 
@@ -45,9 +48,9 @@ def check_built(library: NativeLibrary, engine: BuiltEngine, directory: Path) ->
             parameters are.
         CheckpointError: a parameter is not finite; names it.
     """
-    reference = _reference(directory, engine)
+    reference = _centred(_reference(directory, engine))
     exact = replace(engine, kv_cache_dtype="float32")
-    found = _run(library, exact, _ids(engine.shape.vocab_size))
+    found = _centred(_run(library, exact, _ids(engine.shape.vocab_size)))
     distances = np.linalg.norm(found - reference, axis=1)
     # Of the middle row: rounding makes of single rows whatever it likes, a wrong model
     # is wrong in most.
@@ -60,6 +63,12 @@ def check_built(library: NativeLibrary, engine: BuiltEngine, directory: Path) ->
             f"transformers' by more than rounding explains (relative error "
             f"{error:.2g}, at most {limit:g})"
         )
+
+
+def _centred(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What all of a row have in common changes no answer, and may be most of it."""
+    centred: NDArray[np.float32] = logits - logits.mean(axis=1, keepdims=True)
+    return centred
 
 
 def _reference(directory: Path, engine: BuiltEngine) -> NDArray[np.float32]:
