@@ -32,6 +32,8 @@ _END_S: Final = 10.0
 class EngineFacts:
     """A loaded engine."""
 
+    executor: str
+    """Its name; where ``auto`` was asked for, what that came to."""
     dtype: str
     device: str
     vocab_size: int
@@ -112,6 +114,9 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:
+            # Nobody waits for the round that runs: Ctrl-C ends the command now.
+            self._process.kill()
         self.close()
 
     def _receive(self) -> Any:
@@ -151,6 +156,7 @@ def _answer(connection: Connection, keywords: dict[str, Any]) -> None:
     try:
         vocab_size = engine.input_processor.vocab_size
         facts = EngineFacts(
+            executor=loaded.started.executor,
             dtype=loaded.started.dtype,
             device=loaded.started.device,
             vocab_size=vocab_size,

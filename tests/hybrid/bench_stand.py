@@ -13,6 +13,7 @@ from hybrid.bench.round_run import RoundRun
 def make_facts(**changes: Any) -> EngineFacts:
     """An engine of 64 blocks of 16 tokens, 1 KiB each."""
     values: dict[str, Any] = {
+        "executor": "null",
         "dtype": "float32",
         "device": "cpu",
         "vocab_size": 512,

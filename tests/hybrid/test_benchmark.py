@@ -108,6 +108,7 @@ def test_rounds_are_counted_from_one() -> None:
 def test_an_engine_runs_in_a_process_of_its_own() -> None:
     """It loads, runs a round, and is gone afterwards."""
     with EngineProcess(EngineChoice("null", {"vocab_size": 64}), {}) as engine:
+        assert engine.facts.executor == "null"
         assert engine.facts.vocab_size == 64
         assert engine.facts.kv_block_bytes == 2 * 16 * 4
         run = engine.run(WORK, seed=0)
@@ -115,6 +116,14 @@ def test_an_engine_runs_in_a_process_of_its_own() -> None:
         process = engine._process
         assert process.pid != os.getpid()
     assert process.exitcode == 0
+
+
+def test_an_interrupt_does_not_wait_for_a_round() -> None:
+    """Whatever ends the block early ends the process at once."""
+    engine = EngineProcess(NULL, {})
+    with pytest.raises(KeyboardInterrupt), engine:
+        raise KeyboardInterrupt
+    assert engine._process.exitcode == -signal.SIGKILL
 
 
 def test_an_engine_that_cannot_be_loaded_says_why() -> None:
