@@ -29,7 +29,7 @@ def test_the_package_is_typed() -> None:
 
 def test_scripts_can_be_run() -> None:
     """CI's scripts are executable and stop at the first failure."""
-    for name in ("run", "lint", "plugins"):
+    for name in ("run", "lint", "plugins", "sanitize"):
         path = ROOT / ".ci" / name
         assert os.access(path, os.X_OK)
         assert "set -euo pipefail" in path.read_text("utf-8")
@@ -73,6 +73,20 @@ def test_pre_commit_runs_what_ci_runs() -> None:
     # CI checks documents too; a hook that ran for Python files alone would not.
     assert hooks.count("always_run: true") == len(checks)
     assert "\n.ci/lint\n" in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_ci_runs_the_sanitizers_over_every_kernel_test() -> None:
+    """A new file of kernel tests, which all use the stand, is not left out."""
+    folder = ROOT / "tests" / "backends"
+    names = {
+        path.stem.removeprefix("test_cpu_")
+        for path in folder.glob("test_cpu_*.py")
+        if "tests.backends.kernel_stand import" in path.read_text("utf-8")
+    }
+    script = (ROOT / ".ci" / "sanitize").read_text("utf-8")
+    (listed,) = re.findall(r"test_cpu_\{([\w,]+)\}\.py", script)
+    assert set(listed.split(",")) == names
+    assert "\n.ci/sanitize\n" in (ROOT / ".ci" / "run").read_text("utf-8")
 
 
 def test_ci_runs_the_readmes_own_test_command() -> None:

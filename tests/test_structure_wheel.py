@@ -1,5 +1,6 @@
 """What a user installs: built from a copy of the tree, without a network."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,17 @@ _BESIDES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "tests", PLUGI
 def build(kind: str, source: Path, target: Path) -> Path:
     """Build a wheel or an sdist with the tools that are installed."""
     command = [sys.executable, "-m", "build", f"--{kind}", "--no-isolation"]
+    compiler = find_compiler()
+    environment = dict(os.environ)
+    if compiler is not None:
+        # Without optimisation, which takes most of the time and changes no name.
+        quick = target.parent / f"{target.name}-compiler"
+        quick.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O0\n', "utf-8")
+        quick.chmod(0o755)
+        environment["CXX"] = str(quick)
     run = subprocess.run(  # noqa: S603 - our own interpreter
         [*command, "--outdir", str(target), str(source)],
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
