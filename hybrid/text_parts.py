@@ -1,5 +1,6 @@
 """Makes an engine's text parts: the tokenizer, and a sampler that can spell words."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hybrid.backends.checkpoint.model_source import ModelSource
@@ -7,6 +8,7 @@ from hybrid.scheduler import ConfigError
 
 from .engine_config import EngineConfig
 from .logits_processors import make_logits_processors
+from .models.cache import tokenizers_dir
 from .plugins.manager import PluginManager
 from .sampler.sampler import BadWordEncoder, Sampler
 
@@ -33,7 +35,17 @@ def load_tokenizer(
             f"a model's text needs {error.name}: pip install "
             "'hybrid-llm-engine[torch]', or skip_tokenizer_init=True for token ids"
         ) from error
-    return Tokenizer.from_directory(source.path, chat_template=config.chat_template)
+    return Tokenizer.from_directory(
+        source.path, chat_template=config.chat_template, cache_dir=_cache_dir()
+    )
+
+
+def _cache_dir() -> Path | None:
+    """Name the tokenizers' folder, or nothing where there is no place for a cache."""
+    try:
+        return tokenizers_dir()
+    except ConfigError:
+        return None
 
 
 def make_sampler(

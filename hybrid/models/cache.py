@@ -3,6 +3,7 @@
 <cache>/models/<name>/<file>      a known model, verified when it was put there
 <cache>/models/<name>/incoming-*  a fetch that runs, or was killed
 <cache>/converted/                checkpoints that were read from GGUF
+<cache>/tokenizers/               tokenizers that it takes transformers to load
 <cache>/executors/<name>/         what one executor makes of a model
 """
 
@@ -43,6 +44,11 @@ def model_dir(name: str) -> Path:
 def converted_dir() -> Path:
     """Name the folder of checkpoints that were read from GGUF."""
     return cache_dir() / "converted"
+
+
+def tokenizers_dir() -> Path:
+    """Name the folder of tokenizers that it takes transformers to load."""
+    return cache_dir() / "tokenizers"
 
 
 def executor_cache_dir(executor: str) -> Path:

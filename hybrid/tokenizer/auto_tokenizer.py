@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hybrid.scheduler.errors import CheckpointError
+from hybrid.scheduler.errors import CheckpointError, ConfigError
 
 from .loaded_tokenizer import LoadedTokenizer
 from .missing_tokenizer import explain_missing
@@ -13,9 +13,15 @@ def load_auto_tokenizer(path: Path) -> LoadedTokenizer:
 
     Raises:
         CheckpointError: there is no tokenizer in ``path``, or it cannot be read.
+        ConfigError: transformers is not installed.
     """
-    from transformers import AutoTokenizer  # noqa: PLC0415  (seconds)
-
+    try:
+        from transformers import AutoTokenizer  # noqa: PLC0415  (seconds)
+    except ImportError as error:
+        raise ConfigError(
+            f"the tokenizer in {path} needs transformers: pip install "
+            "'hybrid-llm-engine[torch]', or skip_tokenizer_init=True for token ids"
+        ) from error
     try:
         # A directory without tokenizer.json (tokenizer.model alone) is converted here:
         # transformers reads that file through sentencepiece and protobuf, which it

@@ -17,6 +17,7 @@ from hybrid.scheduler.errors import CheckpointError, ConfigError, InvalidRequest
 from hybrid.scheduler.shown_value import shown
 
 from .auto_tokenizer import load_auto_tokenizer
+from .kept_tokenizer import load_or_keep
 from .plain_tokenizer import load_plain_tokenizer
 from .stop_tokens import find_eos_token_ids
 
@@ -57,12 +58,20 @@ class Tokenizer:
         self._compiled: Final[dict[str, ChatTemplate]] = {}
 
     @classmethod
-    def from_directory(cls, path: Path, *, chat_template: str | None = None) -> Self:
+    def from_directory(
+        cls,
+        path: Path,
+        *,
+        chat_template: str | None = None,
+        cache_dir: Path | None = None,
+    ) -> Self:
         """Load the tokenizer of a Hugging Face directory.
 
         Args:
             path: the directory.
             chat_template: used instead of all of the model's own templates.
+            cache_dir: keeps what takes transformers to load, so that the next time
+                does not; ``None`` keeps nothing.
 
         Raises:
             CheckpointError: there is none, or it cannot be read.
@@ -71,7 +80,9 @@ class Tokenizer:
         if not path.is_dir():
             raise CheckpointError(f"{path} is no directory")
         with paused_garbage_collection():
-            loaded = load_plain_tokenizer(path) or load_auto_tokenizer(path)
+            loaded = load_plain_tokenizer(path) or load_or_keep(
+                path, cache_dir, load_auto_tokenizer
+            )
         backend = loaded.backend
         templates = _own_templates(path, loaded.chat_template)
         if chat_template is not None:
