@@ -5,6 +5,7 @@ Knows neither how a model is loaded nor how requests arrive; one thread drives i
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -26,7 +27,7 @@ from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot, takes_blocks
 from .output_processor import OutputProcessor
 from .outputs import RequestOutput
-from .part_guard import PartGuard
+from .part_guard import GuardedPart, PartGuard
 from .plugins.lifecycle import LifecycleHooks
 from .processed_request import ProcessedRequest
 from .prompt import Prompt
@@ -101,8 +102,6 @@ class HybridEngine:
         )
         self._end_reason: str | None = None
         self._part: Final = PartGuard(self._drop, self._fail)
-        self._scheduling: Final = self._part(f"scheduler {type(scheduler).__name__}")
-        self._reading: Final = self._part("output processing")
         self._report: Final = StepReport(self._hooks)
         self._idle_check: Final = IdleCheck(scheduler, clock)
         self._check: Final = ResultCheck(can, sampler.vocab_size, sampler.num_ids)
@@ -241,7 +240,7 @@ class HybridEngine:
             stats = None
             if takes_blocks(plan, self._block_size):
                 stats = self.scheduler.stats()
-        with self._reading:
+        with self._part("output processing"):
             if stats is not None:
                 self._metrics.observe_pool(stats)
             failed = self._outputs.end_failed(sampled.failed, self.executor_name)
@@ -252,6 +251,11 @@ class HybridEngine:
             for key in stopped:
                 self.scheduler.stop(key)
         return failed + answers
+
+    @cached_property
+    def _scheduling(self) -> GuardedPart:
+        """Stands around every call of the scheduler."""
+        return self._part(f"scheduler {type(self.scheduler).__name__}")
 
     def _drop(self, plan: StepPlan) -> None:
         """Abort the requests of a step that was cut short, and close its plan."""
