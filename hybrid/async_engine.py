@@ -7,7 +7,7 @@ free before the next plan is made.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -33,6 +33,7 @@ from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
 from .processed_request import ProcessedRequest
 from .prompt import Prompt
+from .stream_pace import StreamPace
 from .thread_calls import ThreadCalls
 
 T = TypeVar("T")
@@ -49,10 +50,19 @@ class AsyncHybridEngine:
     call ``close``.
     """
 
-    def __init__(self, engine: HybridEngine) -> None:
-        """Start the engine's thread; call within the event loop that will read."""
+    def __init__(
+        self, engine: HybridEngine, *, stream_interval_s: float | None = 0.0
+    ) -> None:
+        """Start the engine's thread; call within the event loop that will read.
+
+        Args:
+            engine: driven by nobody else.
+            stream_interval_s: how long a stream's tokens may be gathered, its first
+                and last apart; ``None``: longer under load (``StreamPace``).
+        """
         self._engine: Final = engine
         self._loop: Final = asyncio.get_running_loop()
+        self._pace: Final = StreamPace(stream_interval_s, self._loop)
         self._mailboxes: Final[dict[str, OutputMailbox]] = {}
         """Of the event loop: requests that somebody reads."""
         self._owners: Final[dict[str, OutputMailbox]] = {}
@@ -87,6 +97,7 @@ class AsyncHybridEngine:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        stream: bool = True,
         ended: Callable[[], None] | None = None,
     ) -> AsyncGenerator[RequestOutput]:
         """Continue one prompt; yields the answer so far whenever it has grown.
@@ -98,6 +109,7 @@ class AsyncHybridEngine:
             sampling_params: ``None``: the defaults.
             request_id: for logs and ``abort``; ``None``: a number.
             priority: lower runs first under the priority policy.
+            stream: ``False``: outputs come only where a sample begins or ends.
             ended: called when nothing more is made, even while nobody reads.
 
         Raises:
@@ -108,7 +120,7 @@ class AsyncHybridEngine:
         """
         self._check_open()
         request_id = self._new_id(request_id)
-        mailbox = OutputMailbox(ended)
+        mailbox = OutputMailbox(ended, stream=stream)
         self._mailboxes[request_id] = mailbox
         is_over = False
         try:
@@ -269,7 +281,7 @@ class AsyncHybridEngine:
                 self._owners.pop(output.request_id, None)
         if letters:
             # One wake-up of the loop per step, however many requests it advanced.
-            self._to_loop(partial(_deliver, letters))
+            self._to_loop(partial(self._pace.deliver, letters))
 
     def _to_loop(self, callback: Callable[[], None]) -> None:
         if not self._loop.is_closed():
@@ -279,14 +291,10 @@ class AsyncHybridEngine:
 
     def _fail_all(self) -> None:
         error = self._error or EngineClosed("the engine was closed")
+        self._pace.let_go()  # and leave no timer behind
         for mailbox in self._mailboxes.values():
             mailbox.fail(error)
         for subscription in self._subscriptions:
             subscription.fail(error)
         self._calls.fail_all(error)
         self.has_ended.set()
-
-
-def _deliver(letters: Sequence[tuple[OutputMailbox, RequestOutput]]) -> None:
-    for mailbox, output in letters:
-        mailbox.put(output)

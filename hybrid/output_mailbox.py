@@ -1,7 +1,8 @@
 """Hands one request's outputs from the engine's thread to a reader in an event loop.
 
 Outputs repeat what earlier ones said, so only the newest is kept: a slow reader sees
-fewer, larger steps, stalls nobody, and takes no memory.
+fewer, larger steps, stalls nobody, and takes no memory. So does one whose outputs are
+held back until ``let_go``.
 """
 
 import asyncio
@@ -15,14 +16,20 @@ from .outputs import RequestOutput
 class OutputMailbox:
     """Room for one output or one error; used inside the event loop only."""
 
-    def __init__(self, ended: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, ended: Callable[[], None] | None = None, *, stream: bool = True
+    ) -> None:
         """Begin empty.
 
         Args:
             ended: called with the last output or the error, read or not.
+            stream: whether the reader wants more than beginnings and ends.
         """
         self._ended: Final = ended
+        self._stream: Final = stream
         self._output: RequestOutput | None = None
+        self._is_held = False
+        """Whether ``_output`` is not to be read yet."""
         self._newest: RequestOutput | None = None
         """As ``_output``, but kept when it is read; ``None``: ``begin`` is to come."""
         self._error: Exception | None = None
@@ -37,14 +44,33 @@ class OutputMailbox:
         if self.is_aborted:
             self.put(output)
 
-    def put(self, output: RequestOutput) -> None:
-        """Leave an output; it replaces one that was not read."""
+    def put(self, output: RequestOutput) -> bool:
+        """Leave an output; it replaces one that was not read.
+
+        Where an answer begins or ends, it can be read at once.
+
+        Returns:
+            Whether the reader waits for ``let_go`` from now on.
+        """
         if self.is_aborted and not output.finished:
             output = aborted(output)
+        before, has_unread = self._newest, self._output is not None
+        assert before is not None, "the request was taken before it was answered"
         self._output = self._newest = output
-        self._wake()
-        if output.finished:
-            self._tell_end()
+        if output.finished or _has_turned(before, output):
+            self.let_go()
+            if output.finished:
+                self._tell_end()
+            return False
+        # What can be read may well be read with this; the reader is on its way.
+        self._is_held = self._is_held or not has_unread
+        return self._stream and not has_unread
+
+    def let_go(self) -> None:
+        """Let the reader have what there is; nothing is no error."""
+        self._is_held = False
+        if self._output is not None:
+            self._wake()
 
     def abort(self) -> None:
         """Have what there is be the last output, however long the engine's step takes.
@@ -70,12 +96,12 @@ class OutputMailbox:
             self._ended()
 
     async def get(self) -> RequestOutput:
-        """Wait for an output newer than the last one read.
+        """Wait for an output newer than the last one read, and not held back.
 
         Raises:
             Exception: the error that was left.
         """
-        if self._output is None and self._error is None:
+        if (self._output is None or self._is_held) and self._error is None:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         output, self._output = self._output, None
@@ -83,3 +109,13 @@ class OutputMailbox:
             assert self._error is not None
             raise self._error
         return output
+
+
+def _has_turned(before: RequestOutput, after: RequestOutput) -> bool:
+    """Whether a sample has got its first token, or its last."""
+    if len(before.outputs) != len(after.outputs):
+        return True
+    for old, new in zip(before.outputs, after.outputs, strict=True):
+        if not old.token_ids or new.finish_reason is not old.finish_reason:
+            return True
+    return False

@@ -123,6 +123,15 @@ class ServeOptions:
     max_response_size: Annotated[
         str, _option("--max-response-size", help="Most bytes of a message from us.")
     ] = "64MiB"
+    stream_interval: Annotated[
+        str,
+        _option(
+            "--stream-interval",
+            metavar="MS",
+            help="Milliseconds over which a stream's tokens may be gathered; 0: none; "
+            "auto: 50 where 8 streams run.",
+        ),
+    ] = "auto"
     shutdown_timeout: Annotated[
         float,
         _option(
@@ -150,6 +159,7 @@ class ServeOptions:
             reflection=self.reflection,
             max_requests=self.max_requests,
             max_inflight_tokens=self.max_inflight_tokens,
+            stream_interval_ms=_parse_interval(self.stream_interval),
             shutdown_timeout_s=self.shutdown_timeout,
             served_model_name=self.served_model_name,
             kserve=self.kserve,
@@ -170,6 +180,17 @@ def _parse_size(name: str, text: str) -> int:
         return int(str(parse_bytes(text)))
     except ValueError as error:
         raise ConfigError(f"{name} is {shown(text)}: {error}") from None
+
+
+def _parse_interval(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"stream_interval is {shown(text)}, must be milliseconds, or auto"
+        ) from None
 
 
 def _parse_gateway_options(assignments: Sequence[str]) -> dict[str, str | None]:

@@ -103,6 +103,7 @@ class EngineHost:
         *,
         request_id: str,
         num_prompt_tokens: int,
+        stream: bool = True,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput]:
         """Continue one prompt; as ``AsyncHybridEngine.generate``, within limits.
@@ -112,6 +113,7 @@ class EngineHost:
             params: checked.
             request_id: not in use.
             num_prompt_tokens: of the prompt, or an estimate; for the limits.
+            stream: ``False``: outputs come only where a sample begins or ends.
             priority: lower runs first under the priority policy.
 
         Raises:
@@ -128,6 +130,7 @@ class EngineHost:
             prompt,
             params,
             request_id=request_id,
+            stream=stream,
             priority=priority,
             # Others may come in, however long a client takes to read its answer.
             ended=place.leave,

@@ -124,6 +124,7 @@ class KServeService:
             # Clients choose their ids, and two may choose the same.
             request_id=with_suffix(client_id, f"-{uuid4().hex}"),
             num_prompt_tokens=parsed.num_prompt_tokens,
+            stream=parsed.stream,
         )
 
 

@@ -23,6 +23,7 @@ loop that serves everybody, a few milliseconds per MiB."""
 MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
 """gRPC counts in int32."""
 MAX_TIMEOUT_S: Final = 86400.0
+MAX_STREAM_INTERVAL_MS: Final = 10_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,9 @@ class ServeConfig:
     """Most tokens of all requests in the server; ``None``: no limit."""
     shutdown_timeout_s: float = 30.0
     """How long requests may go on once the server is told to end."""
+    stream_interval_ms: float | None = None
+    """How long a stream's tokens may be gathered into one message, the first and the
+    last apart; 0: not at all. ``None``: longer under load."""
     served_model_name: str | None = None
     """What clients call the model; ``None``: as it was named here."""
     profile_dir: Path | None = None
@@ -83,6 +87,8 @@ class ServeConfig:
         _check_range("max_response_size", self.max_response_bytes, *limits)
         for name in ("max_requests", "max_inflight_tokens"):
             _check_range(name, getattr(self, name), 1, None)
+        interval_ms = self.stream_interval_ms
+        _check_range("stream_interval", interval_ms, 0, MAX_STREAM_INTERVAL_MS)
         _check_range("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_TIMEOUT_S)
         texts = ("host", "http_host", "metrics_host", "served_model_name")
         for name in (*texts, "otlp_traces_endpoint"):

@@ -165,7 +165,11 @@ class _Server:
         limits = AdmissionLimits(
             max_requests=config.max_requests, max_tokens=config.max_inflight_tokens
         )
-        engine = AsyncHybridEngine(loaded.engine)
+        interval_ms = config.stream_interval_ms
+        engine = AsyncHybridEngine(
+            loaded.engine,
+            stream_interval_s=None if interval_ms is None else interval_ms / 1000,
+        )
         async with AsyncExitStack() as parts:
             # First: whatever fails from here on, the engine is closed.
             parts.push_async_callback(engine.close, ENGINE_TIMEOUT_S)

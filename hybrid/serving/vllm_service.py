@@ -75,6 +75,7 @@ class VllmEngineService(pb_grpc.VllmEngineServicer):  # type: ignore[misc] # unt
                 parsed.params,
                 request_id=request_id,
                 num_prompt_tokens=parsed.num_prompt_tokens,
+                stream=request.stream,
             )
             async with aclosing(outputs):
                 async for output in outputs:

@@ -1,0 +1,310 @@
+"""What streams gather, and when they are let have it: on a clock that tests turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hybrid import FinishReason, HybridEngine, RequestOutput, SamplingParams
+from hybrid.output_mailbox import OutputMailbox
+from hybrid.scheduler import EngineClosed
+from hybrid.stream_pace import AUTO_INTERVAL_S, AUTO_MIN_STREAMS, StreamPace
+from tests.hybrid.null_stand import make_engine
+
+T = TypeVar("T")
+INTERVAL_S = 0.05
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+@dataclass
+class TurnedClock:
+    """A loop's time and timers, moved by hand."""
+
+    now_s: float = 1000.0
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def time(self) -> float:
+        """Say what was set."""
+        return self.now_s
+
+    def call_later(
+        self, delay: float, callback: Callable[[], object], /
+    ) -> asyncio.TimerHandle:
+        """Take a timer, to be called by ``turn``."""
+        loop = asyncio.get_running_loop()
+        timer = asyncio.TimerHandle(self.now_s + delay, callback, (), loop)
+        self.timers.append(timer)
+        return timer
+
+    @property
+    def armed(self) -> list[asyncio.TimerHandle]:
+        """The timers that are to come."""
+        return [timer for timer in self.timers if not timer.cancelled()]
+
+    def turn(self, seconds: float) -> None:
+        """Let time pass, and call what has become due."""
+        self.now_s += seconds
+        for timer in self.armed:
+            if timer.when() <= self.now_s:
+                self.timers.remove(timer)
+                timer._run()
+
+
+def outputs_of(
+    params: SamplingParams = GREEDY, engine: HybridEngine | None = None
+) -> Iterator[RequestOutput]:
+    """The outputs of one request, step by step."""
+    engine = engine or make_engine(num_blocks=64)
+    engine.add_request("r", [1, 2, 3], params)
+    while engine.has_unfinished_requests():
+        yield from engine.step()
+
+
+def begun(*, stream: bool = True) -> OutputMailbox:
+    """A mailbox of a request that the engine is about to get."""
+    mailbox = OutputMailbox(stream=stream)
+    first = next(outputs_of())
+    nothing = replace(first.outputs[0], token_ids=())
+    mailbox.begin(replace(first, outputs=(nothing,)))
+    return mailbox
+
+
+async def read(mailbox: OutputMailbox) -> int | None:
+    """Tokens that can be read at once; ``None``: the reader has to wait."""
+    reader = asyncio.ensure_future(mailbox.get())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    if reader.done():
+        return reader.result().metrics.num_output_tokens
+    reader.cancel()
+    await asyncio.wait({reader})
+    return None
+
+
+def paced(
+    interval_s: float | None, body: Callable[[StreamPace, TurnedClock], Awaitable[T]]
+) -> T:
+    """Run ``body`` over a pace that has let something go just now."""
+
+    async def main() -> T:
+        clock = TurnedClock()
+        pace = StreamPace(interval_s, clock)
+        pace.let_go()
+        return await body(pace, clock)
+
+    return asyncio.run(main())
+
+
+def test_first_and_last_tokens_are_read_at_once() -> None:
+    """What comes between is gathered, and comes with the last."""
+
+    async def body(pace: StreamPace, _: TurnedClock) -> list[int | None]:
+        mailbox, told = begun(), []
+        for output in outputs_of():
+            pace.deliver([(mailbox, output)])
+            told.append(await read(mailbox))
+        return told
+
+    assert paced(INTERVAL_S, body) == [1, *[None] * 10, 12]
+
+
+def test_a_step_after_the_interval_lets_go_what_was_gathered() -> None:
+    """Steps of a third of it: every third brings three tokens, and no timer is due."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> list[int | None]:
+        mailbox, told = begun(), []
+        for output in outputs_of():
+            pace.deliver([(mailbox, output)])
+            told.append(await read(mailbox))
+            is_held = told[-1] is None
+            assert len(clock.armed) == is_held or output.finished
+            clock.turn(INTERVAL_S / 3 + 1e-9)
+        return told
+
+    expected = [1, None, None, 4, None, None, 7, None, None, 10, None, 12]
+    assert paced(INTERVAL_S, body) == expected
+
+
+def test_a_stream_that_gets_no_more_is_woken_by_the_one_timer() -> None:
+    """No token waits longer than the interval, though no step follows."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> None:
+        mailboxes, outputs = [begun() for _ in range(3)], list(outputs_of())
+        for output in outputs[:3]:
+            pace.deliver([(mailbox, output) for mailbox in mailboxes])
+            assert [await read(each) for each in mailboxes] in ([1] * 3, [None] * 3)
+        (timer,) = clock.armed
+        assert timer.when() == clock.now_s + INTERVAL_S
+        clock.turn(INTERVAL_S)
+        assert [await read(mailbox) for mailbox in mailboxes] == [3] * 3
+        assert clock.armed == []
+        pace.deliver([(mailboxes[0], outputs[3])])
+        assert await read(mailboxes[0]) is None, "the timer began a new interval"
+
+    paced(INTERVAL_S, body)
+
+
+def test_a_reader_that_waits_already_is_woken_as_well() -> None:
+    """It gets all that was gathered as one output."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> int:
+        mailbox, outputs = begun(), list(outputs_of())
+        pace.deliver([(mailbox, outputs[0])])
+        assert await read(mailbox) == 1
+        waiting = asyncio.create_task(mailbox.get())
+        for output in outputs[1:5]:
+            await asyncio.sleep(0)
+            pace.deliver([(mailbox, output)])
+        assert not waiting.done()
+        clock.turn(INTERVAL_S)
+        output = await asyncio.wait_for(waiting, 60)
+        return len(output.outputs[0].token_ids)
+
+    assert paced(INTERVAL_S, body) == 5
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "interval_s", "is_held"),
+    [
+        (AUTO_MIN_STREAMS - 1, None, False),
+        (AUTO_MIN_STREAMS, None, True),
+        (AUTO_MIN_STREAMS, 0.0, False),
+        (1, 1e-9, True),
+    ],
+)
+def test_streams_are_held_as_they_are_many_or_as_was_asked(
+    num_streams: int, interval_s: float | None, is_held: bool
+) -> None:
+    """A few get each token at once unless a time is given; 0 never gathers."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> set[int | None]:
+        mailboxes, outputs = [begun() for _ in range(num_streams)], list(outputs_of())
+        for output in outputs[:2]:
+            pace.deliver([(mailbox, output) for mailbox in mailboxes])
+            told = {await read(mailbox) for mailbox in mailboxes}
+        waits = [timer.when() - clock.now_s for timer in clock.armed]
+        expected = AUTO_INTERVAL_S if interval_s is None else interval_s
+        assert waits == ([pytest.approx(expected, abs=1e-6)] if is_held else [])
+        return told
+
+    assert paced(interval_s, body) == ({None} if is_held else {2})
+
+
+def test_every_sample_begins_and_ends_at_once() -> None:
+    """What comes between is gathered until another one ends."""
+    params = SamplingParams(n=3, seed=5, max_tokens=10, stop_token_ids=[*range(9)])
+
+    async def body(pace: StreamPace, _: TurnedClock) -> tuple[int, int]:
+        mailbox, before, num_turns, num_held = begun(), None, 0, 0
+        for output in outputs_of(params):
+            reasons = [sample.finish_reason for sample in output.outputs]
+            pace.deliver([(mailbox, output)])
+            is_held = await read(mailbox) is None
+            assert is_held == (reasons == before)
+            before = reasons
+            num_turns += not is_held
+            num_held += is_held
+        return num_turns, num_held
+
+    num_turns, num_held = paced(INTERVAL_S, body)
+    assert num_turns > 2, "all have ended in one step"
+    assert num_held > 0, "nothing could be gathered"
+
+
+def test_an_abort_brings_what_was_gathered() -> None:
+    """At once, and as the last output; the timer finds nothing more to do."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> RequestOutput:
+        mailbox, outputs = begun(), list(outputs_of())
+        pace.deliver([(mailbox, outputs[0])])
+        assert await read(mailbox) == 1
+        for output in outputs[1:4]:
+            pace.deliver([(mailbox, output)])
+        mailbox.abort()
+        last = await asyncio.wait_for(mailbox.get(), 60)
+        clock.turn(INTERVAL_S)
+        assert await read(mailbox) is None
+        return last
+
+    last = paced(INTERVAL_S, body)
+    assert last.finished
+    assert last.outputs[0].finish_reason is FinishReason.ABORT
+    assert len(last.outputs[0].token_ids) == 4
+
+
+def test_an_error_lets_what_was_gathered_be_read_before_it() -> None:
+    """Nothing that was made is lost when the engine ends."""
+
+    async def body(pace: StreamPace, _: TurnedClock) -> None:
+        mailbox, outputs = begun(), list(outputs_of())
+        pace.deliver([(mailbox, outputs[0])])
+        assert await read(mailbox) == 1
+        for output in outputs[1:4]:
+            pace.deliver([(mailbox, output)])
+        assert await read(mailbox) is None
+        mailbox.fail(EngineClosed("the end"))
+        assert await read(mailbox) == 4
+        with pytest.raises(EngineClosed, match="the end"):
+            await mailbox.get()
+
+    paced(INTERVAL_S, body)
+
+
+def test_a_request_that_does_not_stream_has_two_outputs() -> None:
+    """Its first token, which is a time that is measured, and its whole answer."""
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> list[int | None]:
+        mailbox, told = begun(stream=False), []
+        for output in outputs_of():
+            pace.deliver([(mailbox, output)])
+            told.append(await read(mailbox))
+            clock.turn(INTERVAL_S)
+        assert clock.timers == []
+        return told
+
+    assert paced(0.0, body) == [1, *[None] * 10, 12]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    interval_s=st.sampled_from([None, 0.0, 0.01, 1.0]),
+    # Of each step: how long until the next, and which of the streams are read then.
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.004, 0.02, 2.0]),
+            st.sets(st.integers(0, AUTO_MIN_STREAMS - 1)),
+        ),
+        min_size=12,
+        max_size=12,
+    ),
+)
+def test_gathered_or_not_a_stream_grows_to_the_whole_answer(
+    interval_s: float | None, steps: list[tuple[float, set[int]]]
+) -> None:
+    """Nobody misses the end, and nothing is held back beyond the interval."""
+    most_s = AUTO_INTERVAL_S if interval_s is None else interval_s
+
+    async def body(pace: StreamPace, clock: TurnedClock) -> list[list[int]]:
+        mailboxes = [begun() for _ in range(AUTO_MIN_STREAMS)]
+        told: list[list[int]] = [[0] for _ in mailboxes]
+        for output, (seconds, readers) in zip(outputs_of(), steps, strict=True):
+            pace.deliver([(mailbox, output) for mailbox in mailboxes])
+            clock.turn(seconds)
+            num_tokens = len(output.outputs[0].token_ids)
+            for reader in readers:
+                found = await read(mailboxes[reader])
+                told[reader] += [] if found is None else [found]
+                if seconds > most_s or output.finished:
+                    assert told[reader][-1] == num_tokens
+        for mailbox, lengths in zip(mailboxes, told, strict=True):
+            if lengths[-1] < 12:
+                lengths.append((await mailbox.get()).metrics.num_output_tokens)
+        return told
+
+    for lengths in paced(interval_s, body):
+        assert lengths == sorted(set(lengths))
+        assert lengths[-1] == 12
