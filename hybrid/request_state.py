@@ -102,7 +102,7 @@ class RequestState:
         )
 
     def output(self, now_s: float, *, is_over: bool = False) -> RequestOutput:
-        """Freeze the request so far; ``is_over`` ends it before all samples exist."""
+        """Freeze the request so far; ``is_over``: this is its last output."""
         prompt_logprobs = self.prompt_logprobs
         return RequestOutput(
             request_id=self.request.request_id,
@@ -110,7 +110,7 @@ class RequestState:
             prompt_token_ids=self.request.prompt_token_ids,
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
             outputs=tuple(sample.output() for sample in self.samples),
-            finished=is_over or self.is_finished,
+            finished=is_over,
             metrics=self.metrics(now_s),
             error=self.error,
             is_form_failure=self.is_form_failure,
