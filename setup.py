@@ -26,6 +26,9 @@ setup(
                 "-ffp-contract=off",
                 "-fvisibility=hidden",
                 "-pthread",
+                # GCC 12 finds some in its own headers of AVX-512.
+                "-Wno-uninitialized",
+                "-Wno-maybe-uninitialized",
             ],
             extra_link_args=["-pthread"],
             optional=True,  # without a compiler the executor falls back, and says so

@@ -1,7 +1,7 @@
 """Attention over the paged cache, against float64."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Case:
     head_dim: int = 24
     block_size: int = 16
     window: int = 0
+    broken: str = ""
+    """What of the second sequence holds no numbers: ``queries`` or ``cells``."""
     seed: int = 0
 
     def make(self) -> tuple[StepArrays, Cells, _Array]:
@@ -63,10 +65,19 @@ class Case:
             spoilt[LAYER, :, blocks, :, tokens % self.block_size] = False
         whole = (LAYER + 1, 2, num_blocks, self.num_kv_heads)
         cells.write(random.normal(size=(*whole, self.block_size, self.head_dim)))
+        if self.broken == "cells":
+            spoilt[LAYER, :, step.block_ids[step.table_start[1]], 0, 5] = True
         cells.spoil(spoilt)
-        heads = self.num_kv_heads * self.group
-        queries = random.normal(size=(step.num_tokens, heads, self.head_dim)) * 2
-        return step, cells, queries.astype(np.float32)
+        # Those of the tokens before are drawn, too: a token's own do not depend on how
+        # its sequence is cut into steps.
+        shape_of_one = (self.num_kv_heads * self.group, self.head_dim)
+        queries = [
+            random.normal(size=(computed + new, *shape_of_one))[computed:] * 2
+            for computed, new in self.sequences
+        ]
+        if self.broken == "queries":
+            queries[1][0, 0, 3] = np.nan
+        return step, cells, np.concatenate(queries).astype(np.float32)
 
     def run(self, variant: str, num_threads: int = 1) -> _Array:
         """Run one ATTENTION: float32 ``[tokens, heads, head_dim]``."""
@@ -174,3 +185,34 @@ def test_attention_is_the_same_by_any_number_of_threads(
     first = case.run(variant).tobytes()
     for num_threads in (2, 3, 7):
         assert case.run(variant, num_threads).tobytes() == first
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_token_is_the_same_by_chunks_of_any_size(
+    variant: str, form: Format, window: int
+) -> None:
+    """Bit for bit: the last tokens of 600, as the end of a long chunk or one by one."""
+    whole = Case(format=form, sequences=[(0, 600)], window=window)
+    rows = whole.run(variant)
+    for computed in (599, 570, 511, 47):
+        part = replace(whole, sequences=[(computed, 600 - computed)])
+        assert part.run(variant, num_threads=3).tobytes() == rows[computed:].tobytes()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_broken_sequence_leaves_the_others_alone(
+    variant: str, form: Format, num_threads: int
+) -> None:
+    """No numbers in one's queries or cache: the others keep their bits."""
+    case = Case(format=form, sequences=[(40, 3), (700, 1), (33, 5)])
+    whole = case.run(variant, num_threads)
+    for broken in ("queries", "cells"):
+        hurt = replace(case, broken=broken).run(variant, num_threads)
+        assert hurt[[0, 1, 2, 4, 5, 6, 7, 8]].tobytes() == (
+            whole[[0, 1, 2, 4, 5, 6, 7, 8]].tobytes()
+        )
+        assert np.isnan(hurt[3]).any()
