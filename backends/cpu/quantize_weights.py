@@ -47,29 +47,36 @@ def quantize_int4(matrix: _Floats) -> FourBitGroups:
     """
     rows, columns = matrix.shape
     padding = round_up(columns, GROUP) - columns
-    groups = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
-    low = groups.min(axis=1)
-    extent = groups.max(axis=1) - low
-    slope, start = _best_grid(_divided(groups - low[:, None], extent))
+    by_row = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
+    groups = np.ascontiguousarray(by_row.T)  # so that every sum runs over long rows
+    low = groups.min(axis=0)
+    extent = groups.max(axis=0) - low
+    slope, start = _best_grid(_divided(groups - low, extent))
     d = (slope * extent).astype(np.float16)
     m = (low + start * extent).astype(np.float16)
-    quanta = _rounded(_divided(groups - m[:, None], d.astype(np.float32)))
+    quanta = _rounded(_divided(groups - m, d.astype(np.float32))).astype(np.uint8)
     return FourBitGroups(
-        quanta.astype(np.uint8).reshape(rows, -1),
+        np.ascontiguousarray(quanta.T).reshape(rows, -1),
         d.reshape(rows, -1),
         m.reshape(rows, -1),
     )
 
 
 def _best_grid(unit: _Floats) -> tuple[_Floats, _Floats]:
-    """Find steps and starts of the grids nearest to groups of numbers in 0 to 1."""
-    least = np.full(len(unit), np.inf, np.float32)
+    """Find steps and starts of the grids nearest to numbers in 0 to 1.
+
+    Args:
+        unit: a column for each group, ``[32, G]``.
+
+    Returns:
+        Steps and starts, ``[G]``.
+    """
+    least = np.full(unit.shape[1], np.inf, np.float32)
     slope, start = np.zeros_like(least), np.zeros_like(least)
     for shrinkage in _SHRINKAGES:
         cut, step = (1 - shrinkage) / 2, shrinkage / _MAX_INT4
-        tried = _fitted_line(unit, _rounded((unit - cut) / step))
-        error = tried[2]
-        better = error < least
+        tried = _fitted_line(unit, _rounded((unit - cut) * np.float32(1 / step)))
+        better = tried[2] < least
         for kept, new in zip((slope, start, least), tried, strict=True):
             kept[better] = new[better]
     return slope, start
@@ -77,18 +84,18 @@ def _best_grid(unit: _Floats) -> tuple[_Floats, _Floats]:
 
 def _fitted_line(unit: _Floats, quanta: _Floats) -> tuple[_Floats, _Floats, _Floats]:
     """Fit ``slope * q + start`` by least squares; gives both and the squared error."""
-    mean: _Floats = quanta.mean(axis=1)
-    around: _Floats = quanta - mean[:, None]
+    mean: _Floats = quanta.mean(axis=0)
+    around: _Floats = quanta - mean
     spread = _dots(around, around)
     spread[spread == 0] = 1  # all quanta are equal: there is no slope
     slope: _Floats = _dots(around, unit) / spread
-    start: _Floats = unit.mean(axis=1) - slope * mean
-    missed = unit - slope[:, None] * quanta - start[:, None]
+    start: _Floats = unit.mean(axis=0) - slope * mean
+    missed = unit - slope * quanta - start
     return slope, start, _dots(missed, missed)
 
 
 def _dots(left: _Floats, right: _Floats) -> _Floats:
-    products: _Floats = np.einsum("gk,gk->g", left, right)
+    products: _Floats = np.einsum("kg,kg->g", left, right)
     return products
 
 
@@ -99,4 +106,4 @@ def _rounded(values: _Floats) -> _Floats:
 def _divided(groups: _Floats, by: _Floats) -> _Floats:
     """Divide each group; by next to nothing gives zero: such a group is one number."""
     inverse = np.divide(1, by, out=np.zeros_like(by), where=np.abs(by) >= _TINY)
-    return groups * inverse[:, None]
+    return groups * inverse

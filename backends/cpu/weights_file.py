@@ -5,10 +5,14 @@ without gaps, which safetensors does not allow.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +35,12 @@ from .weight_packing import (
 )
 
 ALIGNMENT: Final = 64
-_CHUNK_ELEMENTS: Final = 1 << 21
-"""Packed at once: what stays near the processor's caches."""
+_CHUNK_ELEMENTS: Final = 1 << 19
+"""Packed at once by each thread: what stays near the processor's caches."""
+_THREADS: Final = min(8, os.cpu_count() or 1)
 
-Chunks = Iterator[NDArray[np.generic]]
+Chunk = Callable[[], NDArray[Any]]
+"""Makes some bytes of an array; several threads make some at once, in no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class _Entry:
     dtype: str
     length: int
     num_bytes: int
-    chunks: Callable[[], Chunks]
+    chunks: Iterable[Chunk]
+    """Of its bytes in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +94,24 @@ def write_weights(
     done = 0
     with path.open("wb") as file:
         file.write(_preamble(entries))
-        for entry in entries:
-            for chunk in entry.chunks():
-                done += file.write(np.ascontiguousarray(chunk).data)
-                progress(done, total)
+        for made in _in_order(chunk for entry in entries for chunk in entry.chunks):
+            done += file.write(made.data)
+            progress(done, total)
+
+
+def _in_order(chunks: Iterator[Chunk]) -> Iterator[NDArray[Any]]:
+    """Make chunks in several threads, a few ahead of the one that is given."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        ahead: deque[Future[NDArray[Any]]] = deque()
+        try:
+            for chunk in chunks:
+                ahead.append(pool.submit(chunk))
+                if len(ahead) > _THREADS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _preamble(entries: list[_Entry]) -> bytes:
@@ -117,18 +138,13 @@ def _weight_entries(
 ) -> Iterator[_Entry]:
     spec, form = weight.spec, weight.format
     size = packed_bytes(form, spec.rows, spec.columns)
-    scales: list[NDArray[np.float32]] = []
-    packed = _Packing(parameters, weight, scales)
-    yield _Entry(f"{spec.name}.data", "U8", size, size, packed.chunks)
+    scales = np.zeros(round_up(spec.rows, TILE_ROWS), np.float32)
+    packing = _Packing(parameters, weight, scales)
+    yield _Entry(f"{spec.name}.data", "U8", size, size, packing.chunks())
     if form is Format.INT8:
-        padded = round_up(spec.rows, TILE_ROWS)
+        # Complete when the matrix is written, and so before they are.
         yield _Entry(
-            f"{spec.name}.scales",
-            "F32",
-            padded,
-            padded * 4,
-            # Called once the matrix is written, when they are known.
-            lambda: iter([_padded(np.concatenate(scales))]),
+            f"{spec.name}.scales", "F32", len(scales), scales.nbytes, (lambda: scales,)
         )
     if spec.has_bias:
         parts = tuple(f"{part}.bias" for part in spec.parts)
@@ -140,14 +156,11 @@ def _vector_entry(
 ) -> _Entry:
     padded = round_up(length, TILE_ROWS)
 
-    def chunks() -> Chunks:
-        yield _padded(np.concatenate([parameters.read(part) for part in parts]))
+    def read() -> NDArray[np.float32]:
+        numbers = np.concatenate([parameters.read(part) for part in parts])
+        return np.pad(numbers, (0, padded - length))
 
-    return _Entry(name, "F32", padded, padded * 4, chunks)
-
-
-def _padded(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.pad(numbers, (0, -len(numbers) % TILE_ROWS))
+    return _Entry(name, "F32", padded, padded * 4, (read,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +169,19 @@ class _Packing:
 
     parameters: Parameters
     weight: FormattedWeight
-    scales: list[NDArray[np.float32]]
-    """Filled on the way."""
+    scales: NDArray[np.float32]
+    """Of int8, filled on the way."""
 
-    def chunks(self) -> Chunks:
+    def chunks(self) -> Iterator[Chunk]:
         spec = self.weight.spec
         step = _CHUNK_ELEMENTS // spec.columns // TILE_ROWS * TILE_ROWS or TILE_ROWS
+        pack = self._pack_groups if self.weight.keeps_groups else self._pack_numbers
         for start in range(0, spec.rows, step):
-            pieces = list(_pieces(spec, start, min(start + step, spec.rows)))
-            if self.weight.keeps_groups:
-                yield self._pack_groups(pieces)
-            else:
-                yield self._pack_numbers(pieces)
+            yield partial(pack, slice(start, min(start + step, spec.rows)))
 
-    def _pack_groups(self, pieces: list[tuple[str, slice]]) -> NDArray[np.uint8]:
-        groups = [self.parameters.read_groups(name, rows) for name, rows in pieces]
+    def _pack_groups(self, rows: slice) -> NDArray[np.uint8]:
+        pieces = _pieces(self.weight.spec, rows)
+        groups = [self.parameters.read_groups(*piece) for piece in pieces]
         return pack_int4(
             FourBitGroups(
                 np.concatenate([group.quanta for group in groups]),
@@ -179,19 +190,16 @@ class _Packing:
             )
         )
 
-    def _pack_numbers(self, pieces: list[tuple[str, slice]]) -> NDArray[np.uint8]:
-        form = self.weight.format
-        matrix = np.concatenate(
-            [self.parameters.read(name, rows) for name, rows in pieces]
-        )
+    def _pack_numbers(self, rows: slice) -> NDArray[np.uint8]:
+        form, pieces = self.weight.format, _pieces(self.weight.spec, rows)
+        matrix = np.concatenate([self.parameters.read(*piece) for piece in pieces])
         if form is Format.F32:
             return pack_float32(matrix)
         if form is Format.BF16:
             return pack_bfloat16(matrix)
         _check_range(matrix, pieces, form)
         if form is Format.INT8:
-            quanta, scales = quantize_int8(matrix)
-            self.scales.append(scales)
+            quanta, self.scales[rows] = quantize_int8(matrix)
             return pack_int8(quanta)
         return pack_int4(quantize_int4(matrix))
 
@@ -209,11 +217,12 @@ def _check_range(
         )
 
 
-def _pieces(spec: WeightSpec, start: int, stop: int) -> Iterator[tuple[str, slice]]:
-    """Say which rows of which parameters are rows ``start`` to ``stop``."""
-    first = 0
-    for part, rows in zip(spec.parts, spec.part_rows, strict=True):
-        low, high = max(start - first, 0), min(stop - first, rows)
+def _pieces(spec: WeightSpec, rows: slice) -> list[tuple[str, slice]]:
+    """Say which rows of which parameters some rows of the joined matrix are."""
+    pieces, first = [], 0
+    for part, num_rows in zip(spec.parts, spec.part_rows, strict=True):
+        low, high = max(rows.start - first, 0), min(rows.stop - first, num_rows)
         if low < high:
-            yield f"{part}.weight", slice(low, high)
-        first += rows
+            pieces.append((f"{part}.weight", slice(low, high)))
+        first += num_rows
+    return pieces

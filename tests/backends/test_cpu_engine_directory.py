@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.cpu.abi import ABI_VERSION
 from hybrid.backends.cpu.build_options import BuildOptions
 from hybrid.backends.cpu.engine_build import build_engine_directory
 from hybrid.backends.cpu.engine_directory import (
+    ENGINE_VERSION,
     MANIFEST_NAME,
     WEIGHTS_NAME,
     BuiltEngine,
@@ -65,15 +67,18 @@ def test_a_tokens_cache_counts_the_scales_of_int8(
     assert read_engine(tmp_path).kv_bytes_per_token == 2 * 3 * 2 * head_bytes
 
 
-@pytest.mark.parametrize("version", ["engine_version", "kernel_version"])
+@pytest.mark.parametrize(
+    ("version", "own"),
+    [("engine_version", ENGINE_VERSION), ("kernel_version", ABI_VERSION)],
+)
 @pytest.mark.parametrize("found", [99, None])
 def test_another_version_is_refused(
-    engine: BuiltEngine, version: str, found: int | None
+    engine: BuiltEngine, version: str, own: int, found: int | None
 ) -> None:
     """Both numbers are named, and the command that builds it again."""
     _change_manifest(engine.directory, lambda m: m.update({version: found}))
     told = _refusal(engine.directory)
-    assert f"built with {version} {found}, this is 1" in told
+    assert f"built with {version} {found}, this is {own}" in told
     assert "hybrid build MODEL -o DIR" in told
 
 
