@@ -104,7 +104,6 @@ class EngineHost:
         request_id: str,
         num_prompt_tokens: int,
         stream: bool = True,
-        priority: int = 0,
     ) -> AsyncGenerator[RequestOutput]:
         """Continue one prompt; as ``AsyncHybridEngine.generate``, within limits.
 
@@ -114,7 +113,6 @@ class EngineHost:
             request_id: not in use.
             num_prompt_tokens: of the prompt, or an estimate; for the limits.
             stream: ``False``: outputs come only where a sample begins or ends.
-            priority: lower runs first under the priority policy.
 
         Raises:
             Overloaded: the server is full.
@@ -131,7 +129,6 @@ class EngineHost:
             params,
             request_id=request_id,
             stream=stream,
-            priority=priority,
             # Others may come in, however long a client takes to read its answer.
             ended=place.leave,
         )

@@ -145,6 +145,7 @@ def serve(options: argparse.Namespace) -> "tuple[subprocess.Popen[str], str]":
     """Start a server; its process and address."""
     arguments = ["--model", options.model, "--executor", options.executor]
     arguments += ["--dtype", "bfloat16", "--no-prefix-caching", "--port", "0"]
+    arguments += ["--stream-interval", options.stream_interval]
     process = subprocess.Popen(  # noqa: S603 - ours
         [*COMMAND, *arguments], stdout=subprocess.PIPE, text=True
     )
@@ -177,7 +178,8 @@ def main() -> None:
     """Print one line a batch size: tokens a second, and gRPC's share of that."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--executor", default="torch")
+    parser.add_argument("--executor", default="auto")
+    parser.add_argument("--stream-interval", default="auto", help="of the server")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=128, help="in, and out")
     parser.add_argument("--rounds", type=int, default=3)

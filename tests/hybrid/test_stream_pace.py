@@ -1,113 +1,32 @@
-"""What streams gather, and when they are let have it: on a clock that tests turn."""
+"""What streams gather, and when they are let have it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid import FinishReason, HybridEngine, RequestOutput, SamplingParams
-from hybrid.output_mailbox import OutputMailbox
+from hybrid import FinishReason, RequestOutput, SamplingParams
 from hybrid.scheduler import EngineClosed
 from hybrid.stream_pace import AUTO_INTERVAL_S, AUTO_MIN_STREAMS, StreamPace
-from tests.hybrid.null_stand import make_engine
+from tests.hybrid.pace_stand import (
+    TurnedClock,
+    begun,
+    outputs_of,
+    paced,
+    read,
+    read_after,
+)
 
-T = TypeVar("T")
 INTERVAL_S = 0.05
-GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-
-
-@dataclass
-class TurnedClock:
-    """A loop's time and timers, moved by hand."""
-
-    now_s: float = 1000.0
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-    def time(self) -> float:
-        """Say what was set."""
-        return self.now_s
-
-    def call_later(
-        self, delay: float, callback: Callable[[], object], /
-    ) -> asyncio.TimerHandle:
-        """Take a timer, to be called by ``turn``."""
-        loop = asyncio.get_running_loop()
-        timer = asyncio.TimerHandle(self.now_s + delay, callback, (), loop)
-        self.timers.append(timer)
-        return timer
-
-    @property
-    def armed(self) -> list[asyncio.TimerHandle]:
-        """The timers that are to come."""
-        return [timer for timer in self.timers if not timer.cancelled()]
-
-    def turn(self, seconds: float) -> None:
-        """Let time pass, and call what has become due."""
-        self.now_s += seconds
-        for timer in self.armed:
-            if timer.when() <= self.now_s:
-                self.timers.remove(timer)
-                timer._run()
-
-
-def outputs_of(
-    params: SamplingParams = GREEDY, engine: HybridEngine | None = None
-) -> Iterator[RequestOutput]:
-    """The outputs of one request, step by step."""
-    engine = engine or make_engine(num_blocks=64)
-    engine.add_request("r", [1, 2, 3], params)
-    while engine.has_unfinished_requests():
-        yield from engine.step()
-
-
-def begun(*, stream: bool = True) -> OutputMailbox:
-    """A mailbox of a request that the engine is about to get."""
-    mailbox = OutputMailbox(stream=stream)
-    first = next(outputs_of())
-    nothing = replace(first.outputs[0], token_ids=())
-    mailbox.begin(replace(first, outputs=(nothing,)))
-    return mailbox
-
-
-async def read(mailbox: OutputMailbox) -> int | None:
-    """Tokens that can be read at once; ``None``: the reader has to wait."""
-    reader = asyncio.ensure_future(mailbox.get())
-    for _ in range(3):
-        await asyncio.sleep(0)
-    if reader.done():
-        return reader.result().metrics.num_output_tokens
-    reader.cancel()
-    await asyncio.wait({reader})
-    return None
-
-
-def paced(
-    interval_s: float | None, body: Callable[[StreamPace, TurnedClock], Awaitable[T]]
-) -> T:
-    """Run ``body`` over a pace that has let something go just now."""
-
-    async def main() -> T:
-        clock = TurnedClock()
-        pace = StreamPace(interval_s, clock)
-        pace.let_go()
-        return await body(pace, clock)
-
-    return asyncio.run(main())
 
 
 def test_first_and_last_tokens_are_read_at_once() -> None:
     """What comes between is gathered, and comes with the last."""
 
     async def body(pace: StreamPace, _: TurnedClock) -> list[int | None]:
-        mailbox, told = begun(), []
-        for output in outputs_of():
-            pace.deliver([(mailbox, output)])
-            told.append(await read(mailbox))
-        return told
+        mailbox = begun()
+        return [await read_after(pace, mailbox, output) for output in outputs_of()]
 
     assert paced(INTERVAL_S, body) == [1, *[None] * 10, 12]
 
@@ -118,8 +37,7 @@ def test_a_step_after_the_interval_lets_go_what_was_gathered() -> None:
     async def body(pace: StreamPace, clock: TurnedClock) -> list[int | None]:
         mailbox, told = begun(), []
         for output in outputs_of():
-            pace.deliver([(mailbox, output)])
-            told.append(await read(mailbox))
+            told.append(await read_after(pace, mailbox, output))
             is_held = told[-1] is None
             assert len(clock.armed) == is_held or output.finished
             clock.turn(INTERVAL_S / 3 + 1e-9)
@@ -142,8 +60,8 @@ def test_a_stream_that_gets_no_more_is_woken_by_the_one_timer() -> None:
         clock.turn(INTERVAL_S)
         assert [await read(mailbox) for mailbox in mailboxes] == [3] * 3
         assert clock.armed == []
-        pace.deliver([(mailboxes[0], outputs[3])])
-        assert await read(mailboxes[0]) is None, "the timer began a new interval"
+        more = await read_after(pace, mailboxes[0], outputs[3])
+        assert more is None, "the timer began a new interval"
 
     paced(INTERVAL_S, body)
 
@@ -153,8 +71,7 @@ def test_a_reader_that_waits_already_is_woken_as_well() -> None:
 
     async def body(pace: StreamPace, clock: TurnedClock) -> int:
         mailbox, outputs = begun(), list(outputs_of())
-        pace.deliver([(mailbox, outputs[0])])
-        assert await read(mailbox) == 1
+        assert await read_after(pace, mailbox, outputs[0]) == 1
         waiting = asyncio.create_task(mailbox.get())
         for output in outputs[1:5]:
             await asyncio.sleep(0)
@@ -202,8 +119,7 @@ def test_every_sample_begins_and_ends_at_once() -> None:
         mailbox, before, num_turns, num_held = begun(), None, 0, 0
         for output in outputs_of(params):
             reasons = [sample.finish_reason for sample in output.outputs]
-            pace.deliver([(mailbox, output)])
-            is_held = await read(mailbox) is None
+            is_held = await read_after(pace, mailbox, output) is None
             assert is_held == (reasons == before)
             before = reasons
             num_turns += not is_held
@@ -220,10 +136,9 @@ def test_an_abort_brings_what_was_gathered() -> None:
 
     async def body(pace: StreamPace, clock: TurnedClock) -> RequestOutput:
         mailbox, outputs = begun(), list(outputs_of())
-        pace.deliver([(mailbox, outputs[0])])
-        assert await read(mailbox) == 1
+        assert await read_after(pace, mailbox, outputs[0]) == 1
         for output in outputs[1:4]:
-            pace.deliver([(mailbox, output)])
+            assert await read_after(pace, mailbox, output) is None
         mailbox.abort()
         last = await asyncio.wait_for(mailbox.get(), 60)
         clock.turn(INTERVAL_S)
@@ -241,11 +156,9 @@ def test_an_error_lets_what_was_gathered_be_read_before_it() -> None:
 
     async def body(pace: StreamPace, _: TurnedClock) -> None:
         mailbox, outputs = begun(), list(outputs_of())
-        pace.deliver([(mailbox, outputs[0])])
-        assert await read(mailbox) == 1
+        assert await read_after(pace, mailbox, outputs[0]) == 1
         for output in outputs[1:4]:
-            pace.deliver([(mailbox, output)])
-        assert await read(mailbox) is None
+            assert await read_after(pace, mailbox, output) is None
         mailbox.fail(EngineClosed("the end"))
         assert await read(mailbox) == 4
         with pytest.raises(EngineClosed, match="the end"):
@@ -260,8 +173,7 @@ def test_a_request_that_does_not_stream_has_two_outputs() -> None:
     async def body(pace: StreamPace, clock: TurnedClock) -> list[int | None]:
         mailbox, told = begun(stream=False), []
         for output in outputs_of():
-            pace.deliver([(mailbox, output)])
-            told.append(await read(mailbox))
+            told.append(await read_after(pace, mailbox, output))
             clock.turn(INTERVAL_S)
         assert clock.timers == []
         return told

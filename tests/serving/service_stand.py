@@ -78,11 +78,14 @@ async def serving(
     model: ServedModel | None = None,
     limits: AdmissionLimits | None = None,
     profile_dir: Path | None = None,
+    stream_interval_s: float | None = 0.0,
 ) -> AsyncIterator[Served]:
     """Serve an engine on a free port; closes everything at the end."""
     server, table = server_and_table()
     port = server.add_insecure_port("127.0.0.1:0")
-    async with AsyncHybridEngine(engine) as asynchronous:
+    async with AsyncHybridEngine(
+        engine, stream_interval_s=stream_interval_s
+    ) as asynchronous:
         host = EngineHost(asynchronous, model or model_of(engine), limits)
         service = VllmEngineService(host, profile_dir)
         pb_grpc.add_VllmEngineServicer_to_server(service, table)
@@ -102,11 +105,14 @@ def serve(
     model: ServedModel | None = None,
     limits: AdmissionLimits | None = None,
     profile_dir: Path | None = None,
+    stream_interval_s: float | None = 0.0,
 ) -> T:
     """Run ``body`` against a service; bounded."""
 
     async def main() -> T:
-        async with serving(engine, model, limits, profile_dir) as served:
+        async with serving(
+            engine, model, limits, profile_dir, stream_interval_s
+        ) as served:
             async with asyncio.timeout(TIMEOUT_S):
                 return await body(served)
 
@@ -153,6 +159,14 @@ async def refusal(call: Any) -> grpc.aio.AioRpcError:
     except grpc.aio.AioRpcError as error:
         return error
     raise AssertionError(f"the call succeeded: {answer}")
+
+
+def num_tokens_told(served: Served, request_id: str) -> int:
+    """Tokens of a request that the serving loop knows of."""
+    mailbox = served.host.engine._mailboxes.get(request_id)
+    if mailbox is None or mailbox._newest is None:
+        return 0
+    return len(mailbox._newest.outputs[0].token_ids)
 
 
 async def until(condition: Callable[[], bool]) -> None:

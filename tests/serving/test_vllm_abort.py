@@ -17,6 +17,7 @@ from tests.serving.service_stand import (
     collect,
     generate,
     model_of,
+    num_tokens_told,
     refusal,
     request,
     serve,
@@ -52,14 +53,6 @@ async def check_left(served: Served, engine: HybridEngine, *reasons: str) -> Non
     assert sorted(finished) == sorted(set(reasons))
     assert sum(finished.values()) == len(reasons)
     check_whole(engine)
-
-
-def num_tokens_told(served: Served, request_id: str) -> int:
-    """Tokens of a request that the serving loop knows of."""
-    mailbox = served.host.engine._mailboxes.get(request_id)
-    if mailbox is None or mailbox._newest is None:
-        return 0
-    return len(mailbox._newest.outputs[0].token_ids)
 
 
 @pytest.mark.parametrize("stream", [False, True])
