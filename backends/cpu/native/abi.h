@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 1
+#define HYBRID_CPU_ABI_VERSION 2
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -22,8 +22,9 @@
 // Activations are rows of a buffer, K padded with zeros to Kp:
 //   FORMAT_F32   float  [Kp]
 //   FORMAT_BF16  uint16 [Kp]
-//   FORMAT_INT8  int8 [Kp]; int32 [Kp/32] sums of 32; int32 sum of all; float scale;
-//                x = scale * q; also what an INT4 weight is multiplied with
+//   FORMAT_INT8  int8 [Kp]; float scales [Kp/32], x = scale * q; float [Kp/32], each
+//                group's scale times the sum of its q; float, the sum of these; also what
+//                an INT4 weight is multiplied with
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {

@@ -17,31 +17,63 @@ static inline Floats exponential(Floats x) {
   return zero_below(x, -87.0f, times_power_of_2(y, n));
 }
 
+// Lane g of the result is the combination of all lanes of rows[g].
+template <class Combine> static inline Floats across(Floats (&rows)[LANES], Combine combine) {
+  transpose(rows);
+  Floats y = rows[0];
+  for (int i = 1; i < LANES; ++i)
+    y = combine(y, rows[i]);
+  return y;
+}
+
+// Below this 127 / largest overflows: groups that are zeros for every purpose.
+constexpr float LEAST_LARGEST = 1e-36f;
+
 // Quantises a row given lane by lane; `at(i)` gives 16 numbers from i on, 0 beyond width.
+// Groups go by sixteen, so that a scale is no chain of steps within one register.
 template <class At> static inline void put_int8(At at, int32_t width, char *out) {
   const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
-  Floats top = set1(0.0f), broken = set1(0.0f);
-  for (int32_t i = 0; i < width; i += LANES) {
-    Floats x = at(i);
-    top = max(top, magnitude(x));
-    broken = fma(x, set1(0.0f), broken); // no number if one of x is none, or infinite
-  }
-  const float largest_one = largest(top);
-  // Below this 127 / largest overflows; such rows are zeros for every purpose.
-  const bool is_zero = largest_one < 1e-36f;
-  const float scale = (is_zero ? 0.0f : largest_one / 127.0f) + sum(broken);
-  const Floats factor = set1(is_zero ? 0.0f : 127.0f / largest_one);
+  const int32_t num_groups = padded / GROUP;
   int8_t *numbers = reinterpret_cast<int8_t *>(out);
-  int32_t *sums = reinterpret_cast<int32_t *>(out + padded);
-  int32_t total = 0;
-  for (int32_t i = 0; i < padded; i += GROUP) {
-    int32_t group = store_s8(numbers + i, mul(at(i), factor));
-    group += store_s8(numbers + i + LANES, mul(at(i + LANES), factor));
-    sums[i / GROUP] = group;
-    total += group;
+  float *scales = reinterpret_cast<float *>(out + padded), *sums = scales + num_groups;
+  Floats total = set1(0.0f), broken = set1(0.0f);
+  for (int32_t first = 0; first < num_groups; first += LANES) {
+    const int32_t count = num_groups - first < LANES ? num_groups - first : LANES;
+    Floats rows[LANES];
+    for (int32_t g = 0; g < LANES; ++g) {
+      rows[g] = set1(0.0f);
+      if (g >= count)
+        continue;
+      const Floats low = at((first + g) * GROUP), high = at((first + g) * GROUP + LANES);
+      rows[g] = max(magnitude(low), magnitude(high));
+      // No number if one of x is none, or infinite.
+      broken = fma(low, set1(0.0f), fma(high, set1(0.0f), broken));
+    }
+    const Floats top = across(rows, max);
+    const Floats scale = zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f)));
+    float factors[LANES];
+    store(factors, zero_below(top, LEAST_LARGEST, div(set1(127.0f), top)));
+    for (int32_t g = 0; g < LANES; ++g) {
+      rows[g] = set1(0.0f);
+      if (g >= count)
+        continue;
+      const int32_t i = (first + g) * GROUP;
+      const Floats low = nearest(mul(at(i), set1(factors[g])));
+      const Floats high = nearest(mul(at(i + LANES), set1(factors[g])));
+      store_s8(numbers + i, low);
+      store_s8(numbers + i + LANES, high);
+      rows[g] = add(low, high);
+    }
+    const Floats scaled = mul(scale, across(rows, add));
+    store_part(scales + first, scale, count);
+    store_part(sums + first, scaled, count);
+    total = add(total, scaled);
   }
-  sums[padded / GROUP] = total;
-  __builtin_memcpy(sums + padded / GROUP + 1, &scale, 4);
+  const float poison = sum(broken);
+  sums[num_groups] = sum(total) + poison;
+  if (poison != 0.0f) // no number: nor is anything made of this row
+    for (int32_t g = 0; g < 2 * num_groups; ++g)
+      scales[g] = poison;
 }
 
 template <class At>

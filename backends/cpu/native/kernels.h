@@ -7,7 +7,7 @@
 namespace hybrid {
 
 constexpr int32_t LANES = 16;
-constexpr int32_t GROUP = 32;         // numbers along K that share what INT4 scales by
+constexpr int32_t GROUP = 32;         // numbers along K that share a scale
 constexpr int32_t INT4_RECORD = 320;  // bytes of 16 channels times one group
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -19,7 +19,7 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
     return padded * 4;
   if (format == FORMAT_BF16)
     return padded * 2;
-  return round_up(padded + padded / GROUP * 4 + 8, 64);
+  return round_up(padded + padded / GROUP * 8 + 4, 64);
 }
 
 struct LinearTask {

@@ -123,22 +123,14 @@ static inline __m256i whole_numbers(__m256 x) {
   // No number becomes INT_MIN, which is none of ours.
   return _mm256_and_si256(whole, _mm256_cmpgt_epi32(whole, _mm256_set1_epi32(-128)));
 }
-static inline int32_t store_s8(int8_t *p, Floats x) {
+static inline void store_s8(int8_t *p, Floats x) {
   __m256i low = whole_numbers(x.low), high = whole_numbers(x.high);
   __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
   __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
-  __m256i both = _mm256_add_epi32(low, high);
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-  __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
 }
 static inline Ints no_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-static inline Ints minus(Ints a, int32_t b) {
-  const __m256i each = _mm256_set1_epi32(b);
-  return {_mm256_sub_epi32(a.low, each), _mm256_sub_epi32(a.high, each)};
-}
 static inline Floats to_floats(Ints a) {
   return {_mm256_cvtepi32_ps(_mm256_permute4x64_epi64(a.low, 0xd8)),
           _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(a.high, 0xd8))};

@@ -59,18 +59,14 @@ static inline Floats load_s8(const int8_t *p) {
   __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
-static inline int32_t store_s8(int8_t *p, Floats x) {
+static inline void store_s8(int8_t *p, Floats x) {
   __m512i whole = _mm512_cvtps_epi32(x);
   // No number becomes INT_MIN, which is none of ours.
   whole = _mm512_maskz_mov_epi32(
       _mm512_cmp_epi32_mask(whole, _mm512_set1_epi32(-128), _MM_CMPINT_NLE), whole);
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(whole));
-  return _mm512_reduce_add_epi32(whole);
 }
 static inline Ints no_ints() { return _mm512_setzero_si512(); }
-static inline Ints minus(Ints a, int32_t b) {
-  return _mm512_sub_epi32(a, _mm512_set1_epi32(b));
-}
 static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
 static inline Bytes low_nibbles(Bytes a) {

@@ -146,21 +146,14 @@ static inline Floats load_s8(const int8_t *p) {
   HYBRID_EACH y.lane[i] = static_cast<float>(p[i]);
   return y;
 }
-// Rounds to nearest even; x is in -127..127 already. Returns the sum of what it stored.
-static inline int32_t store_s8(int8_t *p, Floats x) {
-  int32_t total = 0;
+// Rounds to nearest even; x is in -127..127 already.
+static inline void store_s8(int8_t *p, Floats x) {
   HYBRID_EACH {
     float y = __builtin_nearbyintf(x.lane[i]);
     p[i] = y >= -127.0f && y <= 127.0f ? static_cast<int8_t>(y) : 0;
-    total += p[i];
   }
-  return total;
 }
 static inline Ints no_ints() { return Ints{}; }
-static inline Ints minus(Ints a, int32_t b) {
-  HYBRID_EACH a.lane[i] -= b;
-  return a;
-}
 static inline Floats to_floats(Ints a) {
   Floats y;
   HYBRID_EACH y.lane[i] = static_cast<float>(a.lane[i]);

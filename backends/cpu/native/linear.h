@@ -8,8 +8,6 @@ template <int32_t FORMAT> struct Product;
 template <> struct Product<FORMAT_F32> {
   static constexpr int32_t STEP = 1;
   static constexpr int64_t STEP_BYTES = 64;
-  using Sum = Floats;
-  static Floats none() { return set1(0.0f); }
   template <int R, int B>
   static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
                           Floats (&sums)[R][B]) {
@@ -31,8 +29,6 @@ template <> struct Product<FORMAT_F32> {
 template <> struct Product<FORMAT_BF16> {
   static constexpr int32_t STEP = 2;
   static constexpr int64_t STEP_BYTES = 64;
-  using Sum = Floats;
-  static Floats none() { return set1(0.0f); }
   template <int R, int B>
   static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
                           Floats (&sums)[R][B]) {
@@ -46,28 +42,6 @@ template <> struct Product<FORMAT_BF16> {
       for (int b = 0; b < B; ++b)
         sums[r][b] =
             dot2(sums[r][b], weights[b], reinterpret_cast<const uint16_t *>(in + r * stride));
-  }
-  static constexpr int64_t IN_BYTES = 4;
-};
-
-template <> struct Product<FORMAT_INT8> {
-  static constexpr int32_t STEP = 4;
-  static constexpr int64_t STEP_BYTES = 64;
-  using Sum = Ints;
-  static Ints none() { return no_ints(); }
-  template <int R, int B>
-  static inline void step(const char *w, int64_t block_bytes, const char *in, int64_t stride,
-                          Ints (&sums)[R][B]) {
-    Bytes weights[B];
-    HYBRID_UNROLL
-    for (int b = 0; b < B; ++b)
-      weights[b] = load_bytes(reinterpret_cast<const uint8_t *>(w + b * block_bytes));
-    HYBRID_UNROLL
-    for (int r = 0; r < R; ++r)
-      HYBRID_UNROLL
-      for (int b = 0; b < B; ++b)
-        sums[r][b] =
-            dot4(sums[r][b], weights[b], reinterpret_cast<const int8_t *>(in + r * stride));
   }
   static constexpr int64_t IN_BYTES = 4;
 };
@@ -86,31 +60,6 @@ static inline void put_out(const LinearTask &task, int64_t row, int32_t block, F
     store_part(out, y, left);
 }
 
-struct QuantizedRow {
-  const int32_t *group_sums;
-  int32_t total;
-  float scale;
-};
-
-static inline QuantizedRow quantized_row(const char *row, int32_t padded) {
-  const int32_t *sums = reinterpret_cast<const int32_t *>(row + padded);
-  QuantizedRow y = {sums, sums[padded / GROUP], 0.0f};
-  __builtin_memcpy(&y.scale, sums + padded / GROUP + 1, 4);
-  return y;
-}
-
-static inline Floats finished(const LinearTask &, int64_t, int32_t, int32_t, Floats y) {
-  return y;
-}
-static inline Floats finished(const LinearTask &task, int64_t row, int32_t block,
-                              int32_t padded, Ints y) {
-  QuantizedRow in = quantized_row(task.in + row * task.in_stride, padded);
-  // The weights were raised by 128 to be unsigned.
-  Floats exact = to_floats(minus(y, in.total * 128));
-  Floats scaled = mul(exact, load(task.weight->scales + block * LANES));
-  return mul(scaled, set1(in.scale));
-}
-
 template <int32_t FORMAT, int R, int B>
 static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
   using P = Product<FORMAT>;
@@ -118,101 +67,158 @@ static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
   const int64_t block_bytes = padded / P::STEP * P::STEP_BYTES;
   const char *w = static_cast<const char *>(task.weight->data) + block * block_bytes;
   const char *in = task.in + row * task.in_stride;
-  typename P::Sum sums[R][B];
+  Floats sums[R][B];
   HYBRID_UNROLL
-  for (int r = 0; r < R; ++r)
+  for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      sums[r][b] = P::none();
+      sums[r][b] = set1(0.0f);
+  }
   for (int32_t k = 0; k < padded; k += P::STEP) {
     P::template step<R, B>(w, block_bytes, in, task.in_stride, sums);
     w += P::STEP_BYTES;
     in += P::IN_BYTES;
   }
   HYBRID_UNROLL
-  for (int r = 0; r < R; ++r)
+  for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      put_out(task, row + r, block + b,
-              finished(task, row + r, block + b, padded, sums[r][b]));
+      put_out(task, row + r, block + b, sums[r][b]);
+  }
 }
 
-// Four-bit weights: whole sums of a group, scaled and added group by group.
-template <int R> static inline void tile_int4(const LinearTask &task, int32_t block, int64_t row) {
-  const int32_t padded = static_cast<int32_t>(round_up(task.weight->columns, GROUP));
-  const int32_t num_groups = padded / GROUP;
-  const uint8_t *record = static_cast<const uint8_t *>(task.weight->data) +
-                          static_cast<int64_t>(block) * num_groups * INT4_RECORD;
-  const char *in = task.in + row * task.in_stride;
-  Floats sums[R];
+constexpr int64_t group_bytes(int32_t format) {
+  return format == FORMAT_INT4 ? INT4_RECORD : GROUP * LANES;
+}
+
+// Adds one group's products, as whole numbers.
+template <int32_t FORMAT, int R, int B>
+static inline void add_group(const uint8_t *group, int64_t block_bytes, const int8_t *numbers,
+                             int64_t stride, Ints (&dots)[R][B]) {
+  constexpr int NUM_LOADS = FORMAT == FORMAT_INT8 ? 8 : 4;
   HYBRID_UNROLL
-  for (int r = 0; r < R; ++r)
-    sums[r] = set1(0.0f);
-  for (int32_t g = 0; g < num_groups; ++g, record += INT4_RECORD) {
-    Bytes low[4], high[4];
+  for (int j = 0; j < NUM_LOADS; ++j) {
+    Bytes w[B];
     HYBRID_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      Bytes both = load_bytes(record + 64 * j);
-      low[j] = low_nibbles(both);
-      high[j] = high_nibbles(both);
-    }
-    const uint16_t *halves = reinterpret_cast<const uint16_t *>(record + 256);
-    const Floats d = load_f16(halves), m = load_f16(halves + LANES);
+    for (int b = 0; b < B; ++b)
+      w[b] = load_bytes(group + b * block_bytes + 64 * j);
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
-      const char *x = in + r * task.in_stride;
-      const int8_t *numbers = reinterpret_cast<const int8_t *>(x) + g * GROUP;
-      const int32_t *group_sums = reinterpret_cast<const int32_t *>(x + padded);
-      Ints dots = no_ints();
       HYBRID_UNROLL
-      for (int j = 0; j < 4; ++j)
-        dots = dot4(dots, low[j], numbers + 4 * j);
+      for (int b = 0; b < B; ++b)
+        dots[r][b] = dot4(dots[r][b], FORMAT == FORMAT_INT8 ? w[b] : low_nibbles(w[b]),
+                          numbers + r * stride + 4 * j);
+    }
+    if constexpr (FORMAT == FORMAT_INT4) {
       HYBRID_UNROLL
-      for (int j = 0; j < 4; ++j)
-        dots = dot4(dots, high[j], numbers + 16 + 4 * j);
-      sums[r] = fma(d, to_floats(dots), sums[r]);
-      sums[r] = fma(m, set1(static_cast<float>(group_sums[g])), sums[r]);
+      for (int r = 0; r < R; ++r) {
+        HYBRID_UNROLL
+        for (int b = 0; b < B; ++b)
+          dots[r][b] = dot4(dots[r][b], high_nibbles(w[b]), numbers + r * stride + 16 + 4 * j);
+      }
+    }
+  }
+}
+
+// Scales of a row's groups, their sums, and the sum of these.
+static inline const float *group_scales(const char *row, int32_t padded) {
+  return reinterpret_cast<const float *>(row + padded);
+}
+
+// Eight-bit and 4-bit weights: whole sums of a group, scaled and added group by group.
+template <int32_t FORMAT, int R, int B>
+static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t row) {
+  const Weight &weight = *task.weight;
+  const int32_t padded = static_cast<int32_t>(round_up(weight.columns, GROUP));
+  const int32_t num_groups = padded / GROUP;
+  const int64_t block_bytes = num_groups * group_bytes(FORMAT);
+  const uint8_t *group = static_cast<const uint8_t *>(weight.data) + block * block_bytes;
+  const char *in = task.in + row * task.in_stride;
+  Floats sums[R][B];
+  HYBRID_UNROLL
+  for (int r = 0; r < R; ++r) {
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b)
+      sums[r][b] = set1(0.0f);
+  }
+  for (int32_t g = 0; g < num_groups; ++g, group += group_bytes(FORMAT)) {
+    Ints dots[R][B];
+    HYBRID_UNROLL
+    for (int r = 0; r < R; ++r) {
+      HYBRID_UNROLL
+      for (int b = 0; b < B; ++b)
+        dots[r][b] = no_ints();
+    }
+    add_group<FORMAT, R, B>(group, block_bytes,
+                            reinterpret_cast<const int8_t *>(in) + g * GROUP, task.in_stride,
+                            dots);
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b) {
+      const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + b * block_bytes + 256);
+      HYBRID_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const float *scales = group_scales(in + r * task.in_stride, padded);
+        const Floats scale = set1(scales[g]);
+        if constexpr (FORMAT == FORMAT_INT8) {
+          sums[r][b] = fma(scale, to_floats(dots[r][b]), sums[r][b]);
+        } else {
+          const Floats d = mul(scale, load_f16(halves));
+          sums[r][b] = fma(d, to_floats(dots[r][b]), sums[r][b]);
+          sums[r][b] =
+              fma(load_f16(halves + LANES), set1(scales[num_groups + g]), sums[r][b]);
+        }
+      }
     }
   }
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
-    QuantizedRow x = quantized_row(in + r * task.in_stride, padded);
-    put_out(task, row + r, block, mul(sums[r], set1(x.scale)));
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b) {
+      Floats y = sums[r][b];
+      if constexpr (FORMAT == FORMAT_INT8) {
+        // The weights were raised by 128 to be unsigned.
+        const float total = group_scales(in + r * task.in_stride, padded)[2 * num_groups];
+        y = fma(set1(total), set1(-128.0f), y);
+        y = mul(y, load(weight.scales + (block + b) * LANES));
+      }
+      put_out(task, row + r, block + b, y);
+    }
   }
 }
 
+// R rows by all blocks from `block` to `last`.
 template <int32_t FORMAT, int R>
 static void strip(const LinearTask &task, int32_t block, int32_t last, int64_t row) {
-  if constexpr (FORMAT == FORMAT_INT4) {
-    for (; block < last; ++block)
-      tile_int4<R>(task, block, row);
-  } else {
-    for (; block + 3 <= last; block += 3)
+  constexpr bool has_groups = FORMAT == FORMAT_INT8 || FORMAT == FORMAT_INT4;
+  for (; block + 3 <= last; block += 3) {
+    if constexpr (has_groups)
+      tile_of_groups<FORMAT, R, 3>(task, block, row);
+    else
       tile<FORMAT, R, 3>(task, block, row);
-    for (; block < last; ++block)
+  }
+  for (; block < last; ++block) {
+    if constexpr (has_groups)
+      tile_of_groups<FORMAT, R, 1>(task, block, row);
+    else
       tile<FORMAT, R, 1>(task, block, row);
   }
 }
 
+// Three blocks at a time, whose weights stay near for all rows.
 template <int32_t FORMAT>
 static void product(const LinearTask &task, int32_t first_block, int32_t num_blocks,
                     int64_t row, int32_t num_rows) {
-  constexpr int32_t GROUP_BLOCKS = FORMAT == FORMAT_INT4 ? 1 : 3;
   const int32_t end_block = first_block + num_blocks;
-  for (int32_t block = first_block; block < end_block; block += GROUP_BLOCKS) {
-    const int32_t last = block + GROUP_BLOCKS < end_block ? block + GROUP_BLOCKS : end_block;
+  for (int32_t block = first_block; block < end_block; block += 3) {
+    const int32_t last = block + 3 < end_block ? block + 3 : end_block;
     int64_t r = row;
     const int64_t end = row + num_rows;
-    for (; r + 8 <= end; r += 8)
-      strip<FORMAT, 8>(task, block, last, r);
+    for (; r + 4 <= end; r += 4)
+      strip<FORMAT, 4>(task, block, last, r);
     switch (end - r) {
     case 1: strip<FORMAT, 1>(task, block, last, r); break;
     case 2: strip<FORMAT, 2>(task, block, last, r); break;
     case 3: strip<FORMAT, 3>(task, block, last, r); break;
-    case 4: strip<FORMAT, 4>(task, block, last, r); break;
-    case 5: strip<FORMAT, 5>(task, block, last, r); break;
-    case 6: strip<FORMAT, 6>(task, block, last, r); break;
-    case 7: strip<FORMAT, 7>(task, block, last, r); break;
     default: break;
     }
   }
