@@ -124,7 +124,8 @@ def _weights(
     """exp((logit - highest) / temperature): at most 1, 0 for ids masked or by min_p."""
     with np.errstate(over="ignore", under="ignore"):
         weights: NDArray[np.float32] = logits - logits.max()
-        weights /= np.float32(min(params.temperature, _MAX_TEMPERATURE))
+        if params.temperature != 1.0:
+            weights /= np.float32(min(params.temperature, _MAX_TEMPERATURE))
         np.exp(weights, out=weights)
     if params.min_p > 0.0:
         weights[weights < params.min_p] = 0.0
