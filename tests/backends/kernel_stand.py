@@ -75,6 +75,7 @@ class KernelModel:
         memory = (c_uint8 * plan.arena.num_bytes).from_address(address)
         self._bytes: Final = np.frombuffer(memory, np.uint8)
         self._bytes[...] = _UNTOUCHED
+        self._most_tokens = 0
 
     def __enter__(self) -> Self:
         """Give the model."""
@@ -101,9 +102,10 @@ class KernelModel:
     def forward(self, step: StepArrays, logits: _Array | None = None) -> None:
         """Run a step, and check that nothing around the buffers was written."""
         self._library.forward(self._handle, step.struct(logits))
+        self._most_tokens = max(self._most_tokens, step.num_tokens)
         outside = np.ones(len(self._bytes), np.bool_)
         for buffer in self._plan.arena.buffers:
-            rows = min(buffer.rows, step.num_tokens)
+            rows = min(buffer.rows, self._most_tokens)
             outside[buffer.offset : buffer.offset + rows * buffer.stride] = False
         stray = np.flatnonzero(outside & (self._bytes != _UNTOUCHED))
         assert not stray.size, f"wrote outside of its buffers, at {stray[:8]}"

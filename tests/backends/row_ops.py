@@ -82,9 +82,11 @@ class RowOp:
             return arithmetic
         if self.format == Format.BF16:
             return arithmetic + np.abs(wanted) * 2.0**-8
-        largest = np.abs(wanted).max(axis=1, keepdims=True)
-        # Half a step, and what rounding of step and number may tip over.
-        return arithmetic + largest / 127 * (0.5 + 1e-3) + 1e-36
+        # Half a step of a group, and what rounding of step and number may tip over.
+        starts = np.arange(0, self.width, 32)
+        largest = np.maximum.reduceat(np.abs(wanted), starts, axis=1)
+        steps = largest.repeat(32, axis=1)[:, : self.width] / 127
+        return arithmetic + steps * (0.5 + 1e-3) + 1e-36
 
     def check(self, raw: _Array, x: _Array) -> None:
         """Compare raw rows with what is wanted."""

@@ -86,6 +86,8 @@ def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
 
     x, w = read_rows(WEIGHT_FORMATS[kind], raw, k), matrix.dense()
     wanted, magnitude = x @ w.T, np.abs(x) @ np.abs(w).T
+    if matrix.scales is not None:  # the kernels add 128 to each, and take it off again
+        magnitude += np.abs(x).sum(axis=1)[:, None] * 128 * matrix.scales[:n]
     for more in (matrix.bias, prior):
         if more is not None:
             wanted, magnitude = wanted + more, magnitude + np.abs(more)
@@ -97,10 +99,10 @@ def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
 @given(
     m=st.integers(1, 40),
     n=st.integers(1, 70),
-    k=st.integers(1, 300),
+    k=st.integers(1, 32),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_int8_products_are_the_same_everywhere(
+def test_a_groups_products_are_the_same_everywhere(
     variant: str, m: int, n: int, k: int, seed: int
 ) -> None:
     """Whole numbers add up exactly, so every variant gives the portable one's bits."""
@@ -136,8 +138,7 @@ def test_products_of_a_broken_row_stay_in_it(variant: str, kind: Format) -> None
     whole = multiply(variant, matrix, raw)
     hurt = raw.copy()
     if WEIGHT_FORMATS[kind] == Format.INT8:
-        # The scale lies behind 96 numbers, three sums and their total.
-        hurt.view(np.float32)[4, (96 + 16) // 4] = np.nan
+        hurt.view(np.float32)[4, 96 // 4] = np.nan  # its first group's scale
     else:
         word = np.uint16 if kind == Format.BF16 else np.uint32
         infinity = 0x7F80 if kind == Format.BF16 else 0x7F800000
