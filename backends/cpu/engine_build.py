@@ -4,7 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from .format_choice import choose_formats, settle_quantization
 from .memory_plan import MemoryPlan, plan_memory
 from .model_shape import CpuModelShape
 from .parameters import Parameters, SafetensorsParameters
-from .plan import ModelPlan, PlannedOp, WeightSpec, plan_model, weight_specs
+from .plan import EMBEDDING, ModelPlan, PlannedOp, WeightSpec, plan_model, weight_specs
 from .weight_packing import TILE_ROWS, packed_bytes, round_up
 from .weights_file import FormattedWeight, write_weights
 
@@ -83,6 +83,7 @@ def build_engine_directory(
         if progress is not None:
             progress("build", done, total)
 
+    weights = _with_importance(weights, source.path)
     write_weights(target / WEIGHTS_NAME, parameters, weights, plan.vectors, report)
     _copy_files(source.path, target)
     manifest = _manifest(shape, plan, weights) | {
@@ -122,6 +123,25 @@ def _ties_embeddings(parameters: Parameters) -> bool | None:
     return shapes[_HEAD] == shapes[_EMBEDDING] and all(
         np.array_equal(parameters.read(_HEAD, part), parameters.read(_EMBEDDING, part))
         for part in parts
+    )
+
+
+def _with_importance(
+    weights: tuple[FormattedWeight, ...], directory: Path
+) -> tuple[FormattedWeight, ...]:
+    """Measure what four bits of our own making are fitted to."""
+    if all(w.keeps_groups or w.format is not Format.INT4 for w in weights):
+        return weights
+    # Imported here: other builds need no torch model.
+    from .input_importance import measure_importance  # noqa: PLC0415
+
+    found = measure_importance(directory)
+    # Parts that are joined multiply the same input.
+    return tuple(
+        replace(weight, importance=found[f"{weight.spec.parts[0]}.weight"])
+        if weight.spec.name != EMBEDDING
+        else weight
+        for weight in weights
     )
 
 

@@ -14,6 +14,8 @@ from .weight_packing import GROUP, round_up
 
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
+QKV: Final = ".qkv"
+"""How the names of the joined projections of attention end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _layer_specs(shape: CpuModelShape, layer: int) -> Iterator[WeightSpec]:
     keys = shape.num_kv_heads * shape.head_dim
     attention, mlp = (f"model.layers.{layer}.{part}" for part in ("self_attn", "mlp"))
     yield WeightSpec(
-        f"layers.{layer}.qkv",
+        f"layers.{layer}{QKV}",
         tuple(f"{attention}.{name}_proj" for name in "qkv"),
         (queries, keys, keys),
         hidden,
@@ -182,7 +184,7 @@ class _Builder:
         queries = shape.num_heads * shape.head_dim
         width = queries + 2 * shape.num_kv_heads * shape.head_dim
         qkv, attended = self._plain(width), self._plain(queries)
-        weight = f"layers.{layer}.qkv"
+        weight = f"layers.{layer}{QKV}"
         yield (norm := self._norm(f"{at}.input_layernorm", hidden, weight))
         yield self._linear(weight, norm.writes, qkv)
         yield PlannedOp(

@@ -11,7 +11,12 @@ MAX_INT4_WEIGHT: Final = 32768.0
 """Offsets and steps are float16; a fitted one may lie a little beyond the numbers."""
 _MAX_INT8: Final = 127
 _MAX_INT4: Final = 15
-_SHRINKAGES: Final = (1.0, 0.94, 0.88, 0.8)
+_LEAST_COST: Final = 0.01
+"""Of a column, relative to the mean of its group: what carried nothing while importance
+was measured may carry something later."""
+_LEAST_SPREAD: Final = 1e-5
+"""Of quanta around their mean, below what one that differs makes."""
+_SHRINKAGES: Final = (1.0, 0.94, 0.88, 0.8, 0.7)
 """Of a group's range, tried in turn: cutting off the ends makes the steps finer."""
 
 _TINY: Final = np.finfo(np.float32).tiny
@@ -38,20 +43,22 @@ def quantize_int8(matrix: _Floats) -> tuple[NDArray[np.int8], _Floats]:
     return np.rint(matrix * inverse[:, None]).astype(np.int8), scales
 
 
-def quantize_int4(matrix: _Floats) -> FourBitGroups:
+def quantize_int4(matrix: _Floats, importance: _Floats | None = None) -> FourBitGroups:
     """Quantise each group of 32: of a few ranges the one of least squared error.
 
     Args:
-        matrix: ``[N, K]``, up to ``MAX_INT4_WEIGHT``; padded here with zeros, which
-            take part.
+        matrix: ``[N, K]``, up to ``MAX_INT4_WEIGHT``; padded here with zeros.
+        importance: what an error in each column costs, relative to others, at least 0,
+            ``[K]``; ``None``: the same everywhere.
     """
     rows, columns = matrix.shape
     padding = round_up(columns, GROUP) - columns
     by_row = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
     groups = np.ascontiguousarray(by_row.T)  # so that every sum runs over long rows
+    costs = np.tile(_costs(importance, columns).reshape(-1, GROUP).T, rows)
     low = groups.min(axis=0)
     extent = groups.max(axis=0) - low
-    slope, start = _best_grid(_divided(groups - low, extent))
+    slope, start = _best_grid(_divided(groups - low, extent), costs)
     d = (slope * extent).astype(np.float16)
     m = (low + start * extent).astype(np.float16)
     quanta = _rounded(_divided(groups - m, d.astype(np.float32))).astype(np.uint8)
@@ -62,11 +69,24 @@ def quantize_int4(matrix: _Floats) -> FourBitGroups:
     )
 
 
-def _best_grid(unit: _Floats) -> tuple[_Floats, _Floats]:
+def _costs(importance: _Floats | None, columns: int) -> _Floats:
+    """Share of each column in the cost of its group, ``[Kp]``; pads cost nothing."""
+    is_real = np.arange(round_up(columns, GROUP)).reshape(-1, GROUP) < columns
+    costs = is_real.astype(np.float32)
+    if importance is not None:
+        groups = np.pad(importance, (0, costs.size - columns)).reshape(-1, GROUP)
+        mean = groups.mean(axis=1, keepdims=True)
+        costs *= np.where(mean > 0, groups + np.float32(_LEAST_COST) * mean, 1)
+    shares: _Floats = costs / costs.sum(axis=1, keepdims=True)
+    return shares.reshape(-1)
+
+
+def _best_grid(unit: _Floats, costs: _Floats) -> tuple[_Floats, _Floats]:
     """Find steps and starts of the grids nearest to numbers in 0 to 1.
 
     Args:
         unit: a column for each group, ``[32, G]``.
+        costs: of each number's error, ``[32, G]``, one in sum for each group.
 
     Returns:
         Steps and starts, ``[G]``.
@@ -75,23 +95,27 @@ def _best_grid(unit: _Floats) -> tuple[_Floats, _Floats]:
     slope, start = np.zeros_like(least), np.zeros_like(least)
     for shrinkage in _SHRINKAGES:
         cut, step = (1 - shrinkage) / 2, shrinkage / _MAX_INT4
-        tried = _fitted_line(unit, _rounded((unit - cut) * np.float32(1 / step)))
+        quanta = _rounded((unit - cut) * np.float32(1 / step))
+        tried = _fitted_line(unit, quanta, costs)
         better = tried[2] < least
         for kept, new in zip((slope, start, least), tried, strict=True):
             kept[better] = new[better]
     return slope, start
 
 
-def _fitted_line(unit: _Floats, quanta: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-    """Fit ``slope * q + start`` by least squares; gives both and the squared error."""
-    mean: _Floats = quanta.mean(axis=0)
+def _fitted_line(
+    unit: _Floats, quanta: _Floats, costs: _Floats
+) -> tuple[_Floats, _Floats, _Floats]:
+    """Fit ``slope * q + start`` by least cost; gives both and the cost."""
+    mean = _dots(costs, quanta)
     around: _Floats = quanta - mean
-    spread = _dots(around, around)
-    spread[spread == 0] = 1  # all quanta are equal: there is no slope
-    slope: _Floats = _dots(around, unit) / spread
-    start: _Floats = unit.mean(axis=0) - slope * mean
-    missed = unit - slope * quanta - start
-    return slope, start, _dots(missed, missed)
+    weighed: _Floats = costs * around
+    spread = _dots(weighed, around)
+    is_flat = spread < _LEAST_SPREAD  # all quanta are equal: there is no slope
+    slope: _Floats = np.where(is_flat, 0, _dots(weighed, unit) / (spread + is_flat))
+    start: _Floats = _dots(costs, unit) - slope * mean
+    missed: _Floats = unit - slope * quanta - start
+    return slope, start, _dots(costs * missed, missed)
 
 
 def _dots(left: _Floats, right: _Floats) -> _Floats:

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +63,8 @@ class FormattedWeight:
     format: Format
     keeps_groups: bool = False
     """Its four-bit groups are taken as they are stored."""
+    importance: NDArray[np.float32] | None = field(default=None, repr=False)
+    """Of int4 that is made here: see ``quantize_int4``."""
 
 
 def write_weights(
@@ -77,7 +79,7 @@ def write_weights(
     Args:
         path: of the file.
         parameters: what is packed.
-        weights: the matrices.
+        weights: the matrices, and how.
         vectors: norms by name, and how long they are.
         progress: told of bytes written, and of all.
 
@@ -201,7 +203,7 @@ class _Packing:
         if form is Format.INT8:
             quanta, self.scales[rows] = quantize_int8(matrix)
             return pack_int8(quanta)
-        return pack_int4(quantize_int4(matrix))
+        return pack_int4(quantize_int4(matrix, self.weight.importance))
 
 
 def _check_range(

@@ -57,11 +57,13 @@ class _Pass:
             rows = self._rows(op.target_offset, depth * 2)
             rows.view(np.uint16)[:] = to_bfloat16(padded)
             return
-        scales = np.abs(padded).max(axis=1, keepdims=True) / np.float32(127)
+        groups = padded.reshape(len(padded), -1, 32)
+        scales = np.abs(groups).max(axis=2) / np.float32(127)
+        inverse = 1 / np.where(scales == 0, 1, scales)[..., None]
+        quanta = np.rint(groups * inverse).astype(np.int8).reshape(padded.shape)
         rows = self._rows(op.target_offset, _int8_row_bytes(depth))
-        rows[:, :depth] = np.rint(padded / scales).astype(np.int8).view(np.uint8)
-        at = _int8_scale_offset(depth)
-        rows[:, at : at + 4] = scales.view(np.uint8)
+        rows[:, :depth] = quanta.view(np.uint8)
+        rows[:, depth : depth + depth // 8] = scales.view(np.uint8)
 
     def _read(self, offset: int, weight: PackedWeight) -> Floats:
         depth = -(-weight.columns // 32) * 32
@@ -71,10 +73,10 @@ class _Pass:
             rows = from_bfloat16(self._rows(offset, depth * 2).view(np.uint16))
         else:
             stored = self._rows(offset, _int8_row_bytes(depth))
-            at = _int8_scale_offset(depth)
-            scales = np.ascontiguousarray(stored[:, at : at + 4]).view(np.float32)
+            at = slice(depth, depth + depth // 8)
+            scales = np.ascontiguousarray(stored[:, at]).view(np.float32)
             quanta = np.ascontiguousarray(stored[:, :depth]).view(np.int8)
-            rows = quanta * scales
+            rows = quanta * np.repeat(scales, 32, axis=1)
         return rows[:, : weight.columns]
 
     def _embed(self, op: PlacedOp) -> None:
@@ -162,8 +164,5 @@ def _normalized(values: Floats, vector: Floats, epsilon: float) -> Floats:
 
 
 def _int8_row_bytes(depth: int) -> int:
-    return -(-(depth + depth // 32 * 4 + 8) // 64) * 64
-
-
-def _int8_scale_offset(depth: int) -> int:
-    return depth + depth // 32 * 4 + 4
+    """Quanta, a scale and a sum for each 32, the sum of the sums."""
+    return -(-(depth + depth // 32 * 8 + 4) // 64) * 64

@@ -128,12 +128,13 @@ def test_auto_follows_the_matrices_of_the_file(
 
 
 def test_a_file_without_four_bit_blocks_can_get_four_bits(tmp_path: Path) -> None:
-    """Asked for, they are found by our own search; table and head get eight."""
+    """Asked for, they are found by our own search; what is delicate gets eight."""
     source, _ = _write(tmp_path, {"weight": _TYPE.Q8_0})
     engine = build(_convert(source, tmp_path), tmp_path / "e", quantization="int4")
     formats = {weight.name: weight.format for weight in engine.weights}
-    assert formats["embedding"] is formats["head"] is Format.INT8
-    assert formats["layers.0.qkv"] is formats["layers.1.down"] is Format.INT4
+    delicate = {"embedding", "head", "layers.0.qkv", "layers.1.qkv"}
+    for name, form in formats.items():
+        assert form is (Format.INT8 if name in delicate else Format.INT4)
 
 
 @pytest.mark.parametrize(
