@@ -19,9 +19,10 @@ from .build_check import check_built
 from .build_options import AUTO
 from .engine_cache import find_or_build
 from .native_library import NativeUnavailable, load_library
-from .native_runner import NativeRunner, num_usable_cpus
+from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
+from .usable_cpus import num_usable_cpus
 
 log = structlog.get_logger()
 

@@ -1,6 +1,5 @@
 """Runs a built engine in the compiled kernels: one native call a step."""
 
-import os
 from typing import Final
 
 import numpy as np
@@ -16,8 +15,7 @@ from .engine_directory import BuiltEngine
 from .kv_cells import NUM_KV, KVCells, cell_bytes
 from .native_library import NativeLibrary
 from .native_model import NativeModel
-
-_FLOAT32_BYTES: Final = 4
+from .usable_cpus import num_usable_cpus
 
 
 class NativeRunner:
@@ -112,8 +110,3 @@ class NativeRunner:
         if num_rows <= len(self._logits):
             return self._logits[:num_rows]
         return np.empty((num_rows, self.info.vocab_size), dtype=np.float32)
-
-
-def num_usable_cpus() -> int:
-    """CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0))
