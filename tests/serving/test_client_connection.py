@@ -189,6 +189,8 @@ def test_an_abort_ends_anothers_answer() -> None:
         executor.let_go()
         *_, last = parts
         assert last.finish_reason == "abort"
+        # It was told before the step had ended.
+        wait_until(lambda: engine.stats().num_requests_running == 0)
         check_freed(service, engine)
 
 

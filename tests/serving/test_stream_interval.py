@@ -17,6 +17,7 @@ from hybrid.serving.served_model import ServedModel
 from hybrid.serving.server import Addresses, run_server
 from tests.hybrid.null_stand import HeldExecutor, make_engine
 from tests.serving.host_stand import with_host
+from tests.serving.kserve_stand import KServed, infer_request, serve_kserve
 from tests.serving.service_stand import (
     TIMEOUT_S,
     Served,
@@ -171,6 +172,45 @@ def test_a_request_that_does_not_stream_wakes_nobody_in_between() -> None:
     assert len(earlier) == 1
     assert last.outputs[0].finish_reason is FinishReason.LENGTH
     assert last.metrics.num_output_tokens == 12
+
+
+class OutputWatcher:
+    """A ``RequestWatcher`` that keeps what readers were woken for."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self.outputs: list[RequestOutput] = []
+        host.watchers.append(self)
+
+    def began(self, request_id: str, params: SamplingParams) -> None:
+        """Nobody is woken by that."""
+
+    def progressed(self, output: RequestOutput) -> None:
+        """A reader has an output."""
+        self.outputs.append(output)
+
+    def ended(self, request_id: str, end: RequestOutput | BaseException) -> None:
+        """Its last output was counted."""
+
+
+def test_both_protocols_ask_for_no_pieces_where_none_are_wanted(
+    tmp_path: Path,
+) -> None:
+    """A whole answer of many tokens wakes its reader twice at most."""
+
+    async def vllm(served: Served) -> int:
+        watcher = OutputWatcher(served.host)
+        message = request(PROMPT, stream=False, max_tokens=60, ignore_eos=True)
+        (complete,) = await generate(served, message)
+        assert complete.completion_tokens == 60
+        return len(watcher.outputs)
+
+    async def kserve(served: KServed) -> int:
+        watcher = OutputWatcher(served.host)
+        await served.send("ModelInfer", infer_request(max_tokens=60))
+        return len(watcher.outputs)
+
+    assert serve(make_engine(num_blocks=64), vllm) <= 2
+    assert serve_kserve(load_tiny(tmp_path), kserve) <= 2
 
 
 def test_the_option_of_a_server_reaches_its_engine(tmp_path: Path) -> None:
