@@ -55,10 +55,11 @@ class StreamPace:
         self._interval_s: Final = interval_s
         self._loop: Final = loop
         self._holding: list[OutputMailbox] = []
-        """Each once, though it may have been read to its end since."""
+        """Some may have been read meanwhile, for another of their samples has ended;
+        to let go of nothing does no harm."""
         self._let_go_at_s = -math.inf
         self._timer: asyncio.TimerHandle | None = None
-        """For what is held when no step comes to let it go; ``None``: nothing is."""
+        """For what is held where no step comes to let it go; ``None``: not set."""
 
     def deliver(self, letters: Iterable[tuple[OutputMailbox, RequestOutput]]) -> None:
         """Put a step's outputs into their mailboxes; let go what is due."""
