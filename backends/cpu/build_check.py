@@ -35,13 +35,21 @@ _NUM_FIRST_CHUNK: Final = 6
 _BLOCK_SIZE: Final = 8
 
 
-def check_built(library: NativeLibrary, engine: BuiltEngine, directory: Path) -> None:
+def check_built(
+    library: NativeLibrary,
+    engine: BuiltEngine,
+    directory: Path,
+    *,
+    is_rounded: bool = False,
+) -> None:
     """Run a few tokens through the engine, over an exact cache, and transformers.
 
     Args:
         library: the kernels.
         engine: as it was built.
         directory: the Hugging Face directory that it was built from.
+        is_rounded: the directory's weights were rounded to 16 bits from a GGUF, which
+            the engine was built from.
 
     Raises:
         UnsupportedFeature: the answers differ, or are no numbers although all
@@ -57,6 +65,8 @@ def check_built(library: NativeLibrary, engine: BuiltEngine, directory: Path) ->
     lengths = np.maximum(np.linalg.norm(reference, axis=1), 1e-12)
     error = float(np.median(distances / lengths))
     limit = MAX_RELATIVE_ERRORS[engine.quantization]
+    if is_rounded:
+        limit = max(limit, MAX_RELATIVE_ERRORS["bf16"])
     if not error <= limit:
         raise UnsupportedFeature(
             f"the answer of the built engine ({engine.quantization}) differs from "

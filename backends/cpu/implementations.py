@@ -97,13 +97,14 @@ def _native(wanted: Wanted) -> Runner:
     config = wanted.config
     if config.dtype == "float16":
         raise UnsupportedFeature("no kernel computes in dtype float16")
-    library = load_library()
+    library, source = load_library(), wanted.source
+    is_rounded = source.origin is not None and config.dtype != "float32"
     engine = find_or_build(
-        wanted.source,
+        source,
         config,
         wanted.options.build_options(config.dtype),
         wanted.progress,
-        lambda engine: check_built(library, engine, wanted.source.path),
+        lambda engine: check_built(library, engine, source.path, is_rounded=is_rounded),
     )
     return NativeRunner(library, engine, config)
 

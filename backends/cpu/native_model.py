@@ -28,9 +28,9 @@ class NativeModel:
         self._library: Final = library
         # The kernels read the arrays of all these, which hold the file's memory.
         self._engine: BuiltEngine | None = engine
-        self._vectors: Final = _made_by_engine(engine)
+        self._derived: Final = _derived_arrays(engine)
         self._cells: KVCells | None = None
-        config = _config(library, engine, self._vectors, num_threads)
+        config = _config(library, engine, self._derived, num_threads)
         self._handle: ModelHandle | None = library.create(config)
 
     def bind(self, cells: KVCells) -> None:
@@ -55,7 +55,7 @@ class NativeModel:
         self._handle = self._engine = self._cells = None
 
 
-def _made_by_engine(engine: BuiltEngine) -> tuple[NDArray[Any], NDArray[Any]]:
+def _derived_arrays(engine: BuiltEngine) -> tuple[NDArray[Any], NDArray[Any]]:
     """Inverse frequencies, float32; and windows, int32, 0 where a layer sees all."""
     shape = engine.shape
     frequencies = np.array(shape.inverse_frequencies, dtype=np.float32)
@@ -66,13 +66,13 @@ def _made_by_engine(engine: BuiltEngine) -> tuple[NDArray[Any], NDArray[Any]]:
 def _config(
     library: NativeLibrary,
     engine: BuiltEngine,
-    made: tuple[NDArray[Any], NDArray[Any]],
+    derived: tuple[NDArray[Any], NDArray[Any]],
     num_threads: int,
 ) -> abi.ModelConfig:
-    shape, (frequencies, windows) = engine.shape, made
+    shape, (frequencies, windows) = engine.shape, derived
     ops = [abi.Op(*astuple(op)) for op in engine.ops]
     weights = [_weight(weight) for weight in engine.weights]
-    vectors = [ctypes.c_void_p(vector.ctypes.data) for vector in engine.vectors]
+    vectors = [vector.ctypes.data for vector in engine.vectors]
     return abi.ModelConfig(
         abi_version=abi.ABI_VERSION,
         variant=library.variant_index(library.choose_variant()),

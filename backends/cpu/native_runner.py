@@ -103,9 +103,10 @@ class NativeRunner:
         self._logits = self._logits[:0].copy()
 
     def _logits_of(self, num_rows: int) -> NDArray[np.float32]:
-        """Memory for a step's rows: a plan has more than sequences for log-probs only.
+        """Memory for a step's rows.
 
-        Of a prompt; those are not kept.
+        More than there are sequences come of prompt log-probabilities alone: those are
+        too many to be kept.
         """
         if num_rows <= len(self._logits):
             return self._logits[:num_rows]

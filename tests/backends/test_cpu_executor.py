@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hybrid import LLM
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.cpu.executor import CpuExecutor
 from hybrid.backends.interface import ExecutorConfig
 from hybrid.scheduler import ConfigError, ExecutorFailed
 from hybrid.testing import write_tiny_model
 from tests.backends.cpu_stand import entry, load_cpu, logits_in_company, plan_of
+from tests.backends.tiny_checkpoints import make_model, write_gguf
 from tests.source_tree import ROOT
 
 IDS = list(range(40, 75))
@@ -140,6 +142,20 @@ def test_the_next_start_needs_neither_torch_nor_transformers(
         cwd=ROOT,
     )
     assert run.stdout.strip() == "(1, 320)"
+
+
+def test_exact_weights_of_a_gguf_are_its_own(tmp_path: Path) -> None:
+    """They are held against a conversion that rounded them, and accepted."""
+    write_gguf(tmp_path / "tiny.gguf", make_model("llama"))
+    with LLM(
+        str(tmp_path / "tiny.gguf"),
+        executor="cpu",
+        executor_options={"quantization": "fp32", "implementation": "native"},
+        dtype="bfloat16",
+        num_kv_blocks=8,
+        skip_tokenizer_init=True,
+    ) as llm:
+        assert llm.generate([[5, 6, 7]], use_tqdm=False)[0].outputs[0].token_ids
 
 
 @pytest.mark.parametrize("source", [None, CheckpointFormat.GGUF])
