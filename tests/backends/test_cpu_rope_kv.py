@@ -116,6 +116,7 @@ def test_heads_are_rotated_and_stored(
         norm_epsilon=EPSILON,
         rope_scale=ROPE_SCALE,
         inverse_frequencies=frequencies(head_dim),
+        num_threads=data.draw(st.integers(1, 3)),
     )
     with KernelModel(plan, variant, cells.pool()) as model:
         model.put(buffer, qkv)
