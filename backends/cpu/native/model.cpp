@@ -13,7 +13,7 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
       inverse_frequencies_(config.inverse_frequencies,
                            config.inverse_frequencies + config.head_dim / 2),
       windows_(config.windows, config.windows + config.num_layers),
-      threads_(config.num_threads) {
+      team_(config.num_threads) {
   const int32_t group = config.num_heads / config.num_kv_heads;
   task_tokens_ = std::max(1, ATTENTION_ROWS / group);
   task_rows_ = task_tokens_ * group;
@@ -38,7 +38,8 @@ void Model::forward(const Step &step) {
     int32_t last_row = row;
     while (last_row < step.num_rows && step.logits_rows[last_row] < end)
       ++last_row;
-    Pass(*this, step, token, end, row, last_row).run();
+    Pass pass(*this, step, token, end, row, last_row);
+    team_.run(pass);
     row = last_row;
   }
 }

@@ -4,7 +4,7 @@
 
 #include "abi.h"
 #include "kernels.h"
-#include "thread_pool.h"
+#include "team.h"
 
 #include <cstdlib>
 #include <memory>
@@ -61,7 +61,7 @@ private:
   Memory<float> split_sums_;             // of attention tasks that are split by KV
   Memory<PartOfRow> split_parts_;
   int64_t split_rows_ = 0;
-  ThreadPool threads_;
+  Team team_;
 };
 
 } // namespace hybrid

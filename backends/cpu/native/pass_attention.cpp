@@ -10,10 +10,7 @@ namespace {
 
 // Splitting pays for few tasks with long contexts; more memory than this it never takes.
 constexpr int64_t MOST_SPLIT_FLOATS = 1 << 24;
-
-int32_t first_seen(int32_t position, int32_t window) {
-  return window && position >= window ? position - window + 1 : 0;
-}
+constexpr int32_t TASKS_PER_THREAD = 4;
 
 } // namespace
 
@@ -25,7 +22,7 @@ void Pass::plan_attention() {
     const int32_t end = std::min(step_.query_start[seq + 1], last_token_);
     const int32_t *ids = step_.block_ids + step_.table_start[seq];
     for (int32_t token = begin; token < end; ++token)
-      tables_[static_cast<size_t>(token - first_token_)] = {ids, seq};
+      tables_[static_cast<size_t>(token - first_token_)] = ids;
     for (int32_t token = begin; token < end; token += model_.task_tokens_) {
       const int32_t count = std::min(model_.task_tokens_, end - token);
       const int32_t position = static_cast<int32_t>(step_.positions[token]);
@@ -39,19 +36,18 @@ void Pass::plan_attention() {
 
 bool Pass::plan_split(int32_t most_parts) {
   const int32_t threads = model_.config_.num_threads;
-  if (threads == 1 || most_parts < 2 || static_cast<int32_t>(tasks_.size()) >= 4 * threads)
+  const int32_t num_tasks = static_cast<int32_t>(tasks_.size());
+  if (threads == 1 || most_parts < 2 || num_tasks >= TASKS_PER_THREAD * threads)
     return false;
-  const int32_t group = model_.config_.num_heads / model_.config_.num_kv_heads;
-  const int64_t padded = round_up(model_.config_.head_dim, LANES);
   int64_t num_rows = 0;
   for (Task &task : tasks_) {
     task.first_split_row = num_rows;
-    num_rows += int64_t{task.num_tokens} * group * most_parts;
+    num_rows += int64_t{task.num_tokens} * group() * most_parts;
   }
-  if (num_rows * padded > MOST_SPLIT_FLOATS)
+  if (num_rows * padded_head() > MOST_SPLIT_FLOATS)
     return false;
   if (num_rows > model_.split_rows_) {
-    model_.split_sums_ = allocate<float>(num_rows * padded);
+    model_.split_sums_ = allocate<float>(num_rows * padded_head());
     model_.split_parts_ = allocate<PartOfRow>(num_rows);
     model_.split_rows_ = num_rows;
   }
@@ -75,79 +71,62 @@ AttentionTask Pass::attention_task(const Op &op, const Task &task) const {
   return y;
 }
 
-void Pass::attention(const Op &op, int32_t thread) {
-  if (is_split_) {
-    attend_split(op, thread);
-    return;
-  }
-  take_turns(static_cast<int32_t>(tasks_.size()),
-             [&](int32_t i) { attend_whole(op, tasks_[static_cast<size_t>(i)], thread); });
+float *Pass::attention_out(const Op &op, const Task &task) const {
+  return reinterpret_cast<float *>(row(op.out, task.token, attended_width() * 4));
 }
 
-void Pass::attend_whole(const Op &op, const Task &each, int32_t thread) {
+// Where a tile begins that holds the first token which the first query sees.
+int32_t Pass::first_token_seen(const Op &op, const Task &task) const {
+  const int32_t window = model_.windows_[static_cast<size_t>(op.layer)];
+  const int32_t first = window && task.position >= window ? task.position - window + 1 : 0;
+  return first / ATTENTION_TILE * ATTENTION_TILE;
+}
+
+void Pass::attend(const Op &op, const Task &each, int32_t thread) {
   const AttentionTask task = attention_task(op, each);
-  const ModelConfig &config = model_.config_;
-  const int64_t padded = round_up(config.head_dim, LANES);
+  const int32_t dim = model_.config_.head_dim;
   float *scratch = model_.scratch_[static_cast<size_t>(thread)].get();
   PartOfRow *parts = model_.parts_[static_cast<size_t>(thread)].get();
-  float *sums = scratch + attention_scratch(model_.task_rows_, config.head_dim);
+  float *sums = scratch + attention_scratch(model_.task_rows_, dim);
   const AttentionRows into = {parts, sums};
-  const AttentionRows from = {parts + model_.task_rows_, sums + model_.task_rows_ * padded};
-  const int32_t end = each.position + each.num_tokens;
-  int32_t token = first_seen(each.position, task.window) / ATTENTION_TILE * ATTENTION_TILE;
-  for (bool is_first = true; token < end; is_first = false) {
-    const int32_t last = std::min(end, (token / ATTENTION_PART + 1) * ATTENTION_PART);
-    model_.kernels_.attend(task, token, last, scratch, is_first ? into : from);
-    if (!is_first) {
-      const int32_t rows = each.num_tokens * (config.num_heads / config.num_kv_heads);
-      model_.kernels_.merge(rows, config.head_dim, into, from);
-    }
-    token = last;
+  const AttentionRows from = {parts + model_.task_rows_,
+                              sums + model_.task_rows_ * padded_head()};
+  const int32_t begin = first_token_seen(op, each), end = each.position + each.num_tokens;
+  for (int32_t token = begin, last; token < end; token = last) {
+    last = std::min(end, (token / ATTENTION_PART + 1) * ATTENTION_PART);
+    model_.kernels_.attend(task, token, last, scratch, token == begin ? into : from);
+    if (token > begin)
+      model_.kernels_.merge(each.num_tokens * group(), dim, into, from);
   }
-  float *out = reinterpret_cast<float *>(
-      row(op.out, each.token, int64_t{config.num_heads} * config.head_dim * 4));
-  model_.kernels_.finish(task, into, out, int64_t{config.num_heads} * config.head_dim);
+  model_.kernels_.finish(task, into, attention_out(op, each), attended_width());
 }
 
-void Pass::attend_split(const Op &op, int32_t thread) {
-  const ModelConfig &config = model_.config_;
-  const int64_t padded = round_up(config.head_dim, LANES);
-  float *scratch = model_.scratch_[static_cast<size_t>(thread)].get();
-  const int32_t num_tasks = static_cast<int32_t>(tasks_.size());
-  const int32_t group = config.num_heads / config.num_kv_heads;
-  auto rows_of = [&](const Task &task, int32_t part) {
-    const int64_t first = task.first_split_row + int64_t{part} * task.num_tokens * group;
-    return AttentionRows{model_.split_parts_.get() + first,
-                         model_.split_sums_.get() + first * padded};
-  };
-  // First part and token of a task; parts beyond the last are left out.
-  auto begin = [&](const Task &task) {
-    return first_seen(task.position, model_.windows_[static_cast<size_t>(op.layer)]) /
-           ATTENTION_TILE * ATTENTION_TILE;
-  };
-  take_turns(num_tasks * most_parts_, [&](int32_t i) {
-    const Task &each = tasks_[static_cast<size_t>(i / most_parts_)];
-    const int32_t part = i % most_parts_;
-    const int32_t first = std::max(begin(each), part * ATTENTION_PART);
-    const int32_t last =
-        std::min(each.position + each.num_tokens, (part + 1) * ATTENTION_PART);
-    if (first < last)
-      model_.kernels_.attend(attention_task(op, each), first, last, scratch,
-                             rows_of(each, part));
-  });
-  sync();
-  take_turns(num_tasks, [&](int32_t i) {
-    const Task &each = tasks_[static_cast<size_t>(i)];
-    const int32_t first = begin(each) / ATTENTION_PART;
-    const int32_t last = (each.position + each.num_tokens - 1) / ATTENTION_PART;
-    const AttentionRows into = rows_of(each, first);
-    for (int32_t part = first + 1; part <= last; ++part)
-      model_.kernels_.merge(each.num_tokens * group, config.head_dim, into,
-                            rows_of(each, part));
-    const int64_t width = int64_t{config.num_heads} * config.head_dim;
-    float *out = reinterpret_cast<float *>(row(op.out, each.token, width * 4));
-    model_.kernels_.finish(attention_task(op, each), into, out, width);
-  });
+AttentionRows Pass::split_rows(const Task &task, int32_t part) const {
+  const int64_t first = task.first_split_row + int64_t{part} * task.num_tokens * group();
+  return {model_.split_parts_.get() + first,
+          model_.split_sums_.get() + first * padded_head()};
+}
+
+void Pass::attend_part(const Op &op, int32_t unit, int32_t thread) {
+  const Task &each = tasks_[static_cast<size_t>(unit / most_parts_)];
+  const int32_t part = unit % most_parts_;
+  const int32_t first = std::max(first_token_seen(op, each), part * ATTENTION_PART);
+  const int32_t last = std::min(each.position + each.num_tokens, (part + 1) * ATTENTION_PART);
+  if (first < last)
+    model_.kernels_.attend(attention_task(op, each), first, last,
+                           model_.scratch_[static_cast<size_t>(thread)].get(),
+                           split_rows(each, part));
+}
+
+void Pass::merge_parts(const Op &op, const Task &each) {
+  const int32_t first = first_token_seen(op, each) / ATTENTION_PART;
+  const int32_t last = (each.position + each.num_tokens - 1) / ATTENTION_PART;
+  const AttentionRows into = split_rows(each, first);
+  for (int32_t part = first + 1; part <= last; ++part)
+    model_.kernels_.merge(each.num_tokens * group(), model_.config_.head_dim, into,
+                          split_rows(each, part));
+  model_.kernels_.finish(attention_task(op, each), into, attention_out(op, each),
+                         attended_width());
 }
 
 } // namespace hybrid

@@ -1,0 +1,102 @@
+#include "team.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace hybrid {
+namespace {
+
+constexpr uint64_t COUNT_BITS = 20, COUNT_MASK = (1u << COUNT_BITS) - 1;
+constexpr uint32_t TURN_MASK = (1u << 24) - 1;
+// About 30 microseconds: longer than most waits between two stages of balanced threads.
+constexpr int SPINS = 1000;
+
+uint32_t turn_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> (2 * COUNT_BITS)); }
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+} // namespace
+
+Team::Team(int32_t num_threads) {
+  for (int32_t thread = 1; thread < num_threads; ++thread)
+    threads_.emplace_back([this, thread] { work(thread); });
+}
+
+Team::~Team() {
+  is_closed_.store(true);
+  publish(0);
+  for (std::thread &thread : threads_)
+    thread.join();
+}
+
+void Team::run(Job &job) {
+  job_ = &job;
+  job_is_done_.store(false);
+  open_stage(0);
+  work(0);
+}
+
+bool Team::is_over(int32_t thread) const {
+  return thread == 0 ? job_is_done_.load(std::memory_order_acquire) : is_closed_.load();
+}
+
+void Team::work(int32_t thread) {
+  for (;;) {
+    const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    const int32_t unit = static_cast<int32_t>(ticket & COUNT_MASK);
+    const int32_t num_units = static_cast<int32_t>(ticket >> COUNT_BITS & COUNT_MASK);
+    if (unit >= num_units) {
+      if (is_over(thread))
+        return;
+      wait_for_turn(turn_of(ticket));
+      continue;
+    }
+    // While this unit is not done nobody opens another stage or ends the job.
+    job_->run(stage_, unit, thread);
+    if (num_done_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_units) {
+      job_->end(stage_);
+      open_stage(stage_ + 1);
+    }
+  }
+}
+
+void Team::open_stage(int32_t stage) {
+  int32_t num_units = 0;
+  while (stage < job_->num_stages() && (num_units = job_->begin(stage)) == 0)
+    ++stage;
+  stage_ = stage;
+  num_done_.store(0, std::memory_order_relaxed);
+  if (stage == job_->num_stages())
+    job_is_done_.store(true, std::memory_order_release);
+  publish(num_units);
+}
+
+void Team::publish(int32_t num_units) {
+  const uint32_t turn = (turn_.load(std::memory_order_relaxed) + 1) & TURN_MASK;
+  ticket_.store(uint64_t{turn} << (2 * COUNT_BITS) |
+                    static_cast<uint64_t>(num_units) << COUNT_BITS,
+                std::memory_order_release);
+  turn_.store(turn, std::memory_order_seq_cst);
+  if (num_sleepers_.load(std::memory_order_seq_cst) > 0)
+    turn_.notify_all();
+}
+
+void Team::wait_for_turn(uint32_t old) {
+  for (int i = 0; i < SPINS; ++i) {
+    if (turn_of(ticket_.load(std::memory_order_relaxed)) != old)
+      return;
+    pause();
+  }
+  // Counted before the last look, so that who changes `turn_` sees one of the two.
+  num_sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (turn_.load(std::memory_order_seq_cst) == old)
+    turn_.wait(old, std::memory_order_seq_cst);
+  num_sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+} // namespace hybrid
