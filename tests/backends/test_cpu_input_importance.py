@@ -77,7 +77,7 @@ def test_numbers_that_overflow_count_nothing(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
-    """As everywhere else."""
+    """The loader's own message says which file is missing."""
     folder = write_tiny_model(tmp_path / "m", "llama")
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"neither model\.safetensors"):
