@@ -36,13 +36,8 @@ Team::~Team() {
 
 void Team::run(Job &job) {
   job_ = &job;
-  job_is_done_.store(false);
   open_stage(0);
   work(0);
-}
-
-bool Team::is_over(int32_t thread) const {
-  return thread == 0 ? job_is_done_.load(std::memory_order_acquire) : is_closed_.load();
 }
 
 void Team::work(int32_t thread) {
@@ -51,7 +46,7 @@ void Team::work(int32_t thread) {
     const int32_t unit = static_cast<int32_t>(ticket & COUNT_MASK);
     const int32_t num_units = static_cast<int32_t>(ticket >> COUNT_BITS & COUNT_MASK);
     if (unit >= num_units) {
-      if (is_over(thread))
+      if (num_units == 0 && (thread == 0 || is_closed_.load()))
         return;
       wait_for_turn(turn_of(ticket));
       continue;
@@ -71,17 +66,17 @@ void Team::open_stage(int32_t stage) {
     ++stage;
   stage_ = stage;
   num_done_.store(0, std::memory_order_relaxed);
-  if (stage == job_->num_stages())
-    job_is_done_.store(true, std::memory_order_release);
   publish(num_units);
 }
 
 void Team::publish(int32_t num_units) {
   const uint32_t turn = (turn_.load(std::memory_order_relaxed) + 1) & TURN_MASK;
+  // Before the ticket: once that is out, others may run the stage and publish the next
+  // one, or `run` may return and be called again, with this thread asleep on this line.
+  turn_.store(turn, std::memory_order_seq_cst);
   ticket_.store(uint64_t{turn} << (2 * COUNT_BITS) |
                     static_cast<uint64_t>(num_units) << COUNT_BITS,
-                std::memory_order_release);
-  turn_.store(turn, std::memory_order_seq_cst);
+                std::memory_order_seq_cst);
   if (num_sleepers_.load(std::memory_order_seq_cst) > 0)
     turn_.notify_all();
 }

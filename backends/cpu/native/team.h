@@ -40,17 +40,15 @@ public:
 
 private:
   void work(int32_t thread);
-  bool is_over(int32_t thread) const;
   void open_stage(int32_t stage);
   void publish(int32_t num_units);
   void wait_for_turn(uint32_t old);
 
-  // From high to low bits: turn, units of the open stage, units taken.
+  // From high to low bits: turn, units of the open stage (0: the job is done), units taken.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int32_t> num_done_{0};
   alignas(64) std::atomic<uint32_t> turn_{0};
   std::atomic<int32_t> num_sleepers_{0};
-  std::atomic<bool> job_is_done_{true};
   std::atomic<bool> is_closed_{false};
   Job *job_ = nullptr;
   int32_t stage_ = 0;
