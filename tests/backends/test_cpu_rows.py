@@ -84,13 +84,16 @@ def test_a_broken_number_stays_in_its_row(
     row_op = make_op(kind, form, 40)
     x = make_input(row_op, 7, 4)
     whole = row_op.run(variant, x)
-    # Silu makes a 0 of a gate of -inf, rightly; what it multiplies is not one.
-    x[3, -2] = broken
-    hurt = row_op.run(variant, x)
     others = np.arange(7) != 3
-    assert hurt[others].tobytes() == whole[others].tobytes()
-    with np.errstate(invalid="ignore"):
-        assert not np.isfinite(read_rows(form, hurt[3:4], 40)).all()
+    for place in (1, -2):
+        if kind == OpKind.SILU_MUL and place == 1 and broken == -np.inf:
+            continue  # of such a gate silu makes a 0, rightly
+        hurt_x = x.copy()
+        hurt_x[3, place] = broken
+        hurt = row_op.run(variant, hurt_x)
+        assert hurt[others].tobytes() == whole[others].tobytes()
+        with np.errstate(invalid="ignore"):
+            assert not np.isfinite(read_rows(form, hurt[3:4], 40)).all()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
