@@ -25,9 +25,10 @@ from .native_runner import NativeRunner
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MAX_RELATIVE_ERRORS: Final = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.5, "int4": 0.5}
+MAX_RELATIVE_ERRORS: Final = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.25, "int4": 0.5}
 """Norm of the difference over the norm, of the middle row, by quantization. SmolLM2 is
-off by 2e-6, 0.02, 0.18 and 0.17; another model by 1 and more."""
+off by 2e-6, 0.01, 0.07 and 0.06, a random model of 3 layers by 0.3 in 4 bits, another
+model by 1 and more."""
 _TOKENS: Final = tuple(range(1000, 1011))
 """Text, not the tokens of a vocabulary's beginning: behind those that mark turns and
 files, logits depend on the last bit (of SmolLM2, a third in bfloat16)."""
