@@ -167,12 +167,12 @@ def test_bars_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.model
 def test_the_readmes_command_answers(capsys: Captured) -> None:
-    """The command that a newcomer types first says Paris."""
+    """The command that a newcomer types first says Berlin."""
     pytest.importorskip("torch")
-    question = "What is the capital of France?"
+    question = "What is the capital of Germany?"
     assert run(["generate", "--model", "smollm2-135m", "--chat", question]) == 0
     out, err = capsys.readouterr()
-    assert "Paris" in out
+    assert "Berlin" in out
     assert err == ""
 
 
