@@ -33,7 +33,7 @@ from .memory_plan import MemoryPlan, plan_memory
 from .model_shape import CpuModelShape
 from .parameters import Parameters, SafetensorsParameters
 from .plan import EMBEDDING, ModelPlan, PlannedOp, WeightSpec, plan_model, weight_specs
-from .weight_packing import TILE_ROWS, packed_bytes, round_up
+from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
 from .weights_file import FormattedWeight, write_weights
 
 CHUNK_TOKENS: Final = 256
@@ -241,10 +241,10 @@ def _bytes_by_format(
     sizes: Counter[str] = Counter()
     for weight in weights:
         spec, form = weight.spec, weight.format
-        padded = round_up(spec.rows, TILE_ROWS) * 4
         sizes[form.name.lower()] += packed_bytes(form, spec.rows, spec.columns)
-        sizes[form.name.lower()] += padded * (form is Format.INT8)
-        sizes["vectors"] += padded * spec.has_bias
+        if form is Format.INT8:
+            sizes["int8"] += packed_scales(spec.rows, spec.columns) * 2
+        sizes["vectors"] += round_up(spec.rows, TILE_ROWS) * 4 * spec.has_bias
     for length in plan.vectors.values():
         sizes["vectors"] += round_up(length, TILE_ROWS) * 4
     return dict(sizes)

@@ -23,7 +23,7 @@ from hybrid.scheduler.shown_value import shown
 
 from .abi import ABI_VERSION, Format
 from .model_shape import CpuModelShape
-from .weight_packing import TILE_ROWS, packed_bytes, round_up
+from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
 
 MANIFEST_NAME: Final = "hybrid_cpu_engine.json"
 WEIGHTS_NAME: Final = "weights.safetensors"
@@ -43,8 +43,8 @@ class PackedWeight:
     columns: int
     data: NDArray[np.uint8] = field(repr=False)
     """Flat, 64-byte aligned, laid out as ``native/abi.h`` says."""
-    scales: NDArray[np.float32] | None = field(repr=False)
-    """``[rows rounded up to 16]``, of int8."""
+    scales: NDArray[np.float16] | None = field(repr=False)
+    """Of int8, flat, laid out so too; what pads them may follow."""
     bias: NDArray[np.float32] | None = field(repr=False)
     """``[rows]``."""
 
@@ -193,7 +193,9 @@ def _weight(
         raise ValueError(f"{name} has {len(data)} bytes, needs {needed}")
     scales = None
     if kind is Format.INT8:
-        scales = _numbers(stored, f"{name}.scales", round_up(rows, TILE_ROWS))
+        scales = stored.bytes_of(f"{name}.scales").view(np.float16)
+        if len(scales) != (needed := packed_scales(rows, columns)):
+            raise ValueError(f"{name} has {len(scales)} scales, needs {needed}")
     has_bias = f"{name}.bias" in stored.entries
     bias = _numbers(stored, f"{name}.bias", rows) if has_bias else None
     return PackedWeight(name, kind, rows, columns, data, scales, bias)

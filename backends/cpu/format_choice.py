@@ -43,7 +43,7 @@ def choose_formats(
     if _is_four_bit(parameters, specs):
         return tuple(
             FormattedWeight(spec, Format.INT4, keeps_groups=True)
-            if _has_groups(parameters, spec)
+            if _has_int4_groups(parameters, spec)
             else FormattedWeight(spec, Format.INT8)
             for spec in specs
         )
@@ -57,8 +57,9 @@ def _is_delicate(spec: WeightSpec) -> bool:
     return spec.name in (EMBEDDING, HEAD) or spec.name.endswith(QKV)
 
 
-def _has_groups(parameters: Parameters, spec: WeightSpec) -> bool:
-    return all(parameters.has_groups(f"{part}.weight") for part in spec.parts)
+def _has_int4_groups(parameters: Parameters, spec: WeightSpec) -> bool:
+    formats = {parameters.group_format(f"{part}.weight") for part in spec.parts}
+    return formats == {Format.INT4}
 
 
 def _is_four_bit(parameters: Parameters, specs: Iterable[WeightSpec]) -> bool:
@@ -68,5 +69,5 @@ def _is_four_bit(parameters: Parameters, specs: Iterable[WeightSpec]) -> bool:
         if spec.name not in (EMBEDDING, HEAD):
             size = spec.rows * spec.columns
             total += size
-            grouped += size * _has_groups(parameters, spec)
+            grouped += size * _has_int4_groups(parameters, spec)
     return 2 * grouped > total

@@ -1,15 +1,17 @@
-"""A GGUF's parameters, its four-bit blocks as they are.
+"""A GGUF's parameters, its blocks of four and of eight bits as they are.
 
 A block of Q4_0 stands for ``d * (q - 8)``, of Q4_1 for ``d * q + m``: kept bit for bit.
 One of Q4_K stands for ``d * s * q - d' * s'`` in eight groups, s and s' of six bits:
-both products are rounded to float16, which has eleven of the up to seventeen bits.
+both products are rounded to float16, which has eleven of the up to seventeen bits. One
+of Q8_0 stands for ``d * q``, kept; also a q of -128, which llama.cpp does not write.
 
-Source: llama.cpp, ``ggml-common.h`` (``block_q4_0``, ``block_q4_1``, ``block_q4_K``).
+Source: llama.cpp, ``ggml-common.h`` (``block_q4_0``, ``block_q4_1``, ``block_q4_K``,
+``block_q8_0``).
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import gguf
 import numpy as np
@@ -19,10 +21,12 @@ from hybrid.backends.checkpoint.gguf_header import read_gguf_header
 from hybrid.backends.checkpoint.gguf_weights import dequantize, find_gguf_parameters
 from hybrid.scheduler.errors import CheckpointError
 
-from .weight_packing import FourBitGroups
+from .abi import Format
+from .weight_packing import EightBitGroups, FourBitGroups
 
 _TYPE: Final = gguf.GGMLQuantizationType
 _Blocks = NDArray[np.void]
+_Groups = TypeVar("_Groups", FourBitGroups, EightBitGroups)
 
 
 class GGUFParameters:
@@ -59,15 +63,25 @@ class GGUFParameters:
         ordered = numbers if order is None else numbers[order]
         return np.asarray(ordered[rows], np.float32)
 
-    def has_groups(self, name: str) -> bool:
-        """See ``Parameters``."""
-        return self._found[name].tensor.type in _READERS
-
-    def read_groups(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
+    def group_format(self, name: str) -> Format | None:
         """See ``Parameters``."""
         kind = self._found[name].tensor.type
-        groups = _READERS[kind](self._rows(name, rows))
+        if kind in _INT4_READERS:
+            return Format.INT4
+        return Format.INT8 if kind == _TYPE.Q8_0 else None
+
+    def read_int4(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
+        """See ``Parameters``."""
+        read = _INT4_READERS[self._found[name].tensor.type]
+        return self._checked(name, read(self._rows(name, rows)))
+
+    def read_int8(self, name: str, rows: slice = slice(None)) -> EightBitGroups:
+        """See ``Parameters``."""
+        return self._checked(name, _read_q8_0(self._rows(name, rows)))
+
+    def _checked(self, name: str, groups: _Groups) -> _Groups:
         if not groups.is_finite:
+            kind = self._found[name].tensor.type
             raise CheckpointError(
                 f"{self._path}: {name} ({kind.name}) has a scale that is no finite "
                 "float16"
@@ -112,7 +126,14 @@ def _read_q4_k(rows: NDArray[np.uint8]) -> FourBitGroups:
         )
 
 
-_READERS: Final[Mapping[gguf.GGMLQuantizationType, Callable[..., FourBitGroups]]] = {
+def _read_q8_0(rows: NDArray[np.uint8]) -> EightBitGroups:
+    blocks = _blocks(rows, [("d", "<f2"), ("qs", "i1", 32)])
+    return EightBitGroups(blocks["qs"].reshape(len(rows), -1), blocks["d"])
+
+
+_INT4_READERS: Final[
+    Mapping[gguf.GGMLQuantizationType, Callable[..., FourBitGroups]]
+] = {
     _TYPE.Q4_0: _read_q4_0,
     _TYPE.Q4_1: _read_q4_1,
     _TYPE.Q4_K: _read_q4_k,

@@ -11,7 +11,8 @@ from hybrid.backends.checkpoint.safetensors_index import check_safetensors
 from hybrid.backends.checkpoint.safetensors_map import SafetensorsMap
 from hybrid.scheduler.errors import UnsupportedFeature
 
-from .weight_packing import FourBitGroups, from_bfloat16
+from .abi import Format
+from .weight_packing import EightBitGroups, FourBitGroups, from_bfloat16
 
 _DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -28,12 +29,20 @@ class Parameters(Protocol):
         """Read some rows, exactly, or all; of a vector its numbers."""
         ...
 
-    def has_groups(self, name: str) -> bool:
-        """Whether a matrix is stored in four bits, as a kernel reads them."""
+    def group_format(self, name: str) -> Format | None:
+        """Say if a matrix is stored in groups that a kernel reads: INT4 or INT8."""
         ...
 
-    def read_groups(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
-        """Read some rows as they are stored.
+    def read_int4(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
+        """Read some rows of INT4 as they are stored.
+
+        Raises:
+            CheckpointError: a scale is not finite.
+        """
+        ...
+
+    def read_int8(self, name: str, rows: slice = slice(None)) -> EightBitGroups:
+        """Read some rows of INT8 as they are stored.
 
         Raises:
             CheckpointError: a scale is not finite.
@@ -75,11 +84,14 @@ class SafetensorsParameters:
             return from_bfloat16(chosen)
         return chosen.astype(np.float32)
 
-    def has_groups(self, name: str) -> bool:
+    def group_format(self, name: str) -> None:
         """Tell that there are none: see ``Parameters``."""
         del name
-        return False
 
-    def read_groups(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
-        """Never called: see ``has_groups``."""
+    def read_int4(self, name: str, rows: slice = slice(None)) -> FourBitGroups:
+        """Never called: see ``group_format``."""
+        raise AssertionError(f"{name} has no groups, nor {rows}")
+
+    def read_int8(self, name: str, rows: slice = slice(None)) -> EightBitGroups:
+        """Never called: see ``group_format``."""
         raise AssertionError(f"{name} has no groups, nor {rows}")

@@ -141,8 +141,8 @@ def activation_format(weight: Format) -> Format:
 def activation_row_bytes(form: Format, width: int) -> int:
     """Bytes from one row to the next of an activation that a LINEAR reads."""
     depth = round_up(width, GROUP)
-    if form is Format.INT8:  # quanta, sums of 32, their sum, the scale
-        return round_up(depth + depth // GROUP * 8 + 4, 64)
+    if form is Format.INT8:  # quanta, scales of 32, their sums
+        return round_up(depth + depth // GROUP * 8, 64)
     return depth * {Format.F32: 4, Format.BF16: 2}[form]
 
 

@@ -1,15 +1,19 @@
-"""From float32 to the integers of the kernels: 8 bits a row, 4 bits a group of 32."""
+"""From float32 to the integers of the kernels: 8 or 4 bits in groups of 32."""
 
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .weight_packing import GROUP, FourBitGroups, round_up
+from .weight_packing import GROUP, EightBitGroups, FourBitGroups, round_up
 
 MAX_INT4_WEIGHT: Final = 32768.0
 """Offsets and steps are float16; a fitted one may lie a little beyond the numbers."""
 _MAX_INT8: Final = 127
+MAX_INT8_WEIGHT: Final = 65504.0 * _MAX_INT8
+"""Scales are float16, too."""
+_MOST_INT8: Final = 127.25
+"""Of a number over its scale, such that it still rounds to 127."""
 _MAX_INT4: Final = 15
 _LEAST_COST: Final = 0.01
 """Of a column, relative to the mean of its group: what carried nothing while importance
@@ -25,22 +29,23 @@ _TINY: Final = np.finfo(np.float32).tiny
 _Floats = NDArray[np.float32]
 
 
-def quantize_int8(matrix: _Floats) -> tuple[NDArray[np.int8], _Floats]:
-    """Quantise each row symmetrically.
+def quantize_int8(matrix: _Floats) -> EightBitGroups:
+    """Quantise each group of 32 symmetrically, none of its numbers cut off.
 
     Args:
-        matrix: finite, ``[N, K]``.
-
-    Returns:
-        Quanta ``[N, K]`` and scales ``[N]``: a weight is their product. A row of
-        numbers too small for a scale becomes zeros.
+        matrix: ``[N, K]``, up to ``MAX_INT8_WEIGHT``; padded here with zeros.
     """
-    largest = np.maximum(matrix.max(axis=1), -matrix.min(axis=1))
-    scales = largest / np.float32(_MAX_INT8)
-    # Of denormal scales the inverse would be infinite.
-    scales[scales < _TINY] = 0
-    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
-    return np.rint(matrix * inverse[:, None]).astype(np.int8), scales
+    rows = len(matrix)
+    groups = _by_group(matrix)
+    largest = np.maximum(groups.max(axis=0), -groups.min(axis=0))
+    scales = (largest / np.float32(_MAX_INT8)).astype(np.float16)
+    # Rounded down, the smallest, which have few bits, would be too small for 127 steps.
+    too_small = scales.astype(np.float32) * np.float32(_MOST_INT8) < largest
+    scales[too_small] = np.nextafter(scales[too_small], np.float16(np.inf))
+    quanta = np.rint(_divided(groups, scales.astype(np.float32))).astype(np.int8)
+    return EightBitGroups(
+        np.ascontiguousarray(quanta.T).reshape(rows, -1), scales.reshape(rows, -1)
+    )
 
 
 def quantize_int4(matrix: _Floats, importance: _Floats | None = None) -> FourBitGroups:
@@ -52,9 +57,7 @@ def quantize_int4(matrix: _Floats, importance: _Floats | None = None) -> FourBit
             ``[K]``; ``None``: the same everywhere.
     """
     rows, columns = matrix.shape
-    padding = round_up(columns, GROUP) - columns
-    by_row = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
-    groups = np.ascontiguousarray(by_row.T)  # so that every sum runs over long rows
+    groups = _by_group(matrix)
     costs = np.tile(_costs(importance, columns).reshape(-1, GROUP).T, rows)
     low = groups.min(axis=0)
     extent = groups.max(axis=0) - low
@@ -67,6 +70,16 @@ def quantize_int4(matrix: _Floats, importance: _Floats | None = None) -> FourBit
         d.reshape(rows, -1),
         m.reshape(rows, -1),
     )
+
+
+def _by_group(matrix: _Floats) -> _Floats:
+    """``[N, K]``, padded with zeros, to a column for each group: ``[32, G]``.
+
+    So every sum over a group runs over long rows.
+    """
+    padding = round_up(matrix.shape[1], GROUP) - matrix.shape[1]
+    by_row = np.pad(matrix, ((0, 0), (0, padding))).reshape(-1, GROUP)
+    return np.ascontiguousarray(by_row.T)
 
 
 def _costs(importance: _Floats | None, columns: int) -> _Floats:

@@ -4,7 +4,8 @@ Layouts put tiles of 16 rows outermost, so that a matrix may be packed some tile
 time and the parts written one behind the other.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
 import numpy as np
@@ -14,9 +15,10 @@ from .abi import Format
 
 TILE_ROWS: Final = 16
 GROUP: Final = 32
-"""Columns that share a scale in int4; every format pads columns to it."""
+"""Columns that share a scale in int8 and int4; every format pads columns to it."""
 INT4_RECORD_BYTES: Final = 320
 _INT8_ZERO: Final = 128
+_CACHE_LINE_HALVES: Final = 32
 _INT4_RECORD: Final = np.dtype(
     [("q", "u1", (4, TILE_ROWS, 4)), ("d", "<f2", TILE_ROWS), ("m", "<f2", TILE_ROWS)]
 )
@@ -42,6 +44,31 @@ class FourBitGroups:
         return bool(np.isfinite(self.d).all() and np.isfinite(self.m).all())
 
 
+@dataclass(frozen=True, slots=True)
+class EightBitGroups:
+    """Rows in groups of 32 columns: a weight is ``scale * q`` of its group."""
+
+    quanta: NDArray[np.int8]
+    """``[N, K]``, K a multiple of 32."""
+    scales: NDArray[np.float16]
+    """``[N, K / 32]``."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all scales are numbers."""
+        return bool(np.isfinite(self.scales).all())
+
+
+_Groups = TypeVar("_Groups", FourBitGroups, EightBitGroups)
+
+
+def joined(parts: Sequence[_Groups]) -> _Groups:
+    """Put rows under rows."""
+    kind = type(parts[0])
+    names = [field.name for field in fields(kind)]
+    return kind(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+
+
 def round_up(value: int, multiple: int) -> int:
     """Give the next multiple that is no smaller."""
     return -(-value // multiple) * multiple
@@ -55,6 +82,12 @@ def packed_bytes(form: Format, rows: int, columns: int) -> int:
     return cells * {Format.F32: 4, Format.BF16: 2, Format.INT8: 1}[form]
 
 
+def packed_scales(rows: int, columns: int) -> int:
+    """Scales of a packed int8 matrix, padded to whole cache lines."""
+    num_groups = round_up(columns, GROUP) // GROUP
+    return round_up(round_up(rows, TILE_ROWS) * num_groups, _CACHE_LINE_HALVES)
+
+
 def pack_float32(matrix: NDArray[np.float32]) -> Bytes:
     """``[N, K]`` to ``[Np/16][Kp][16]``, flat bytes."""
     return _flat(_tiles(_padded(matrix, 0)).swapaxes(1, 2))
@@ -65,10 +98,15 @@ def pack_bfloat16(matrix: NDArray[np.float32]) -> Bytes:
     return _flat(_interleaved(_padded(to_bfloat16(matrix), 0), 2))
 
 
-def pack_int8(quanta: NDArray[np.int8]) -> Bytes:
-    """``[N, K]`` to ``[Np/16][Kp/4][16][4]``, 128 added, flat bytes."""
-    shifted = quanta.view(np.uint8) ^ np.uint8(_INT8_ZERO)
-    return _flat(_interleaved(_padded(shifted, _INT8_ZERO), 4))
+def pack_int8(groups: EightBitGroups) -> tuple[Bytes, NDArray[np.float16]]:
+    """``[N, Kp]`` to quanta ``[Np/16][Kp/4][16][4]``, 128 added, flat bytes.
+
+    Scales come beside them, ``[Np/16][Kp/32][16]``, flat.
+    """
+    shifted = groups.quanta.view(np.uint8) ^ np.uint8(_INT8_ZERO)
+    scales = _tiles(_padded(groups.scales, 0, 1)).swapaxes(1, 2)
+    data = _flat(_interleaved(_padded(shifted, _INT8_ZERO), 4))
+    return data, np.ascontiguousarray(scales).reshape(-1)
 
 
 def pack_int4(groups: FourBitGroups) -> Bytes:
@@ -87,7 +125,7 @@ def pack_int4(groups: FourBitGroups) -> Bytes:
 def unpack(
     form: Format,
     data: Bytes,
-    scales: NDArray[np.float32] | None,
+    scales: NDArray[np.float16] | None,
     shape: tuple[int, int],
 ) -> NDArray[np.float32]:
     """Give back the matrix that a packed one stands for: float32 ``[N, K]``.
@@ -95,7 +133,7 @@ def unpack(
     Args:
         form: the packed one's.
         data: flat bytes.
-        scales: ``[Np]``, of int8.
+        scales: flat, of int8; what pads them may follow.
         shape: ``(N, K)``.
     """
     rows, columns = shape
@@ -106,8 +144,7 @@ def unpack(
         wide = from_bfloat16(_deinterleaved(data.view("<u2"), depth, 2))
     elif form is Format.INT8:
         assert scales is not None, "int8 has scales"
-        quanta = _deinterleaved(data, depth, 4).astype(np.float32) - _INT8_ZERO
-        wide = quanta * scales[:, None]
+        wide = _unpack_int8(data, scales, depth)
     else:
         wide = _unpack_int4(data, depth)
     return np.ascontiguousarray(wide[:rows, :columns])
@@ -125,6 +162,17 @@ def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def from_bfloat16(values: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Widen, exactly."""
     return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def _unpack_int8(
+    data: Bytes, scales: NDArray[np.float16], depth: int
+) -> NDArray[np.float32]:
+    quanta = _deinterleaved(data, depth, 4).astype(np.float32) - _INT8_ZERO
+    groups = quanta.reshape(-1, depth // GROUP, GROUP)
+    cells = scales[: groups.shape[0] * groups.shape[1]]
+    tiles = cells.reshape(-1, groups.shape[1], TILE_ROWS).swapaxes(1, 2)
+    wide = groups * _untiled(tiles)[..., None].astype(np.float32)
+    return wide.reshape(quanta.shape)
 
 
 def _unpack_int4(data: Bytes, depth: int) -> NDArray[np.float32]:

@@ -22,21 +22,30 @@ from hybrid.scheduler.errors import CheckpointError
 from .abi import Format
 from .parameters import Parameters
 from .plan import WeightSpec
-from .quantize_weights import MAX_INT4_WEIGHT, quantize_int4, quantize_int8
+from .quantize_weights import (
+    MAX_INT4_WEIGHT,
+    MAX_INT8_WEIGHT,
+    quantize_int4,
+    quantize_int8,
+)
 from .weight_packing import (
+    GROUP,
     TILE_ROWS,
-    FourBitGroups,
+    EightBitGroups,
+    joined,
     pack_bfloat16,
     pack_float32,
     pack_int4,
     pack_int8,
     packed_bytes,
+    packed_scales,
     round_up,
 )
 
 ALIGNMENT: Final = 64
 _CHUNK_ELEMENTS: Final = 1 << 19
 """Packed at once by each thread: what stays near the processor's caches."""
+_LIMITS: Final = {Format.INT8: MAX_INT8_WEIGHT, Format.INT4: MAX_INT4_WEIGHT}
 _THREADS: Final = min(8, os.cpu_count() or 1)
 
 Chunk = Callable[[], NDArray[Any]]
@@ -84,7 +93,7 @@ def write_weights(
         progress: told of bytes written, and of all.
 
     Raises:
-        CheckpointError: a number is not finite, which no integer can stand for.
+        CheckpointError: a number is not finite, or too large for a scale.
         OSError: it cannot be written.
     """
     entries = [
@@ -140,13 +149,14 @@ def _weight_entries(
 ) -> Iterator[_Entry]:
     spec, form = weight.spec, weight.format
     size = packed_bytes(form, spec.rows, spec.columns)
-    scales = np.zeros(round_up(spec.rows, TILE_ROWS), np.float32)
+    num_scales = packed_scales(spec.rows, spec.columns) * (form is Format.INT8)
+    scales = np.zeros(num_scales, np.float16)
     packing = _Packing(parameters, weight, scales)
     yield _Entry(f"{spec.name}.data", "U8", size, size, packing.chunks())
     if form is Format.INT8:
         # Complete when the matrix is written, and so before they are.
         yield _Entry(
-            f"{spec.name}.scales", "F32", len(scales), scales.nbytes, (lambda: scales,)
+            f"{spec.name}.scales", "F16", len(scales), scales.nbytes, (lambda: scales,)
         )
     if spec.has_bias:
         parts = tuple(f"{part}.bias" for part in spec.parts)
@@ -171,52 +181,54 @@ class _Packing:
 
     parameters: Parameters
     weight: FormattedWeight
-    scales: NDArray[np.float32]
+    scales: NDArray[np.float16]
     """Of int8, filled on the way."""
 
     def chunks(self) -> Iterator[Chunk]:
         spec = self.weight.spec
         step = _CHUNK_ELEMENTS // spec.columns // TILE_ROWS * TILE_ROWS or TILE_ROWS
-        pack = self._pack_groups if self.weight.keeps_groups else self._pack_numbers
+        pack = self._pack_int4 if self.weight.keeps_groups else self._pack_numbers
+        if self.weight.format is Format.INT8:
+            pack = self._pack_int8
         for start in range(0, spec.rows, step):
             yield partial(pack, slice(start, min(start + step, spec.rows)))
 
-    def _pack_groups(self, rows: slice) -> NDArray[np.uint8]:
+    def _pack_int4(self, rows: slice) -> NDArray[np.uint8]:
         pieces = _pieces(self.weight.spec, rows)
-        groups = [self.parameters.read_groups(*piece) for piece in pieces]
-        return pack_int4(
-            FourBitGroups(
-                np.concatenate([group.quanta for group in groups]),
-                np.concatenate([group.d for group in groups]),
-                np.concatenate([group.m for group in groups]),
-            )
-        )
+        return pack_int4(joined([self.parameters.read_int4(*p) for p in pieces]))
+
+    def _pack_int8(self, rows: slice) -> NDArray[np.uint8]:
+        pieces = _pieces(self.weight.spec, rows)
+        data, scales = pack_int8(joined([self._int8_piece(*p) for p in pieces]))
+        start = rows.start * (round_up(self.weight.spec.columns, GROUP) // GROUP)
+        self.scales[start : start + len(scales)] = scales
+        return data
+
+    def _int8_piece(self, name: str, rows: slice) -> EightBitGroups:
+        if self.parameters.group_format(name) is Format.INT8:
+            return self.parameters.read_int8(name, rows)
+        return quantize_int8(self._read(name, rows))
 
     def _pack_numbers(self, rows: slice) -> NDArray[np.uint8]:
-        form, pieces = self.weight.format, _pieces(self.weight.spec, rows)
-        matrix = np.concatenate([self.parameters.read(*piece) for piece in pieces])
-        if form is Format.F32:
+        pieces = _pieces(self.weight.spec, rows)
+        matrix = np.concatenate([self._read(*piece) for piece in pieces])
+        if self.weight.format is Format.F32:
             return pack_float32(matrix)
-        if form is Format.BF16:
+        if self.weight.format is Format.BF16:
             return pack_bfloat16(matrix)
-        _check_range(matrix, pieces, form)
-        if form is Format.INT8:
-            quanta, self.scales[rows] = quantize_int8(matrix)
-            return pack_int8(quanta)
         return pack_int4(quantize_int4(matrix, self.weight.importance))
 
-
-def _check_range(
-    matrix: NDArray[np.float32], pieces: list[tuple[str, slice]], form: Format
-) -> None:
-    largest = float(np.abs(matrix).max())
-    limit = MAX_INT4_WEIGHT if form is Format.INT4 else np.finfo(np.float32).max
-    if not largest <= limit:
-        names = " or ".join(dict.fromkeys(name for name, _ in pieces))
-        raise CheckpointError(
-            f"{names} has a number of {largest:g}; {form.name.lower()} holds up to "
-            f"{limit:g}"
-        )
+    def _read(self, name: str, rows: slice) -> NDArray[np.float32]:
+        """Read numbers that the format can hold."""
+        numbers, form = self.parameters.read(name, rows), self.weight.format
+        if form in _LIMITS:
+            largest = float(np.abs(numbers).max())
+            if not largest <= _LIMITS[form]:
+                raise CheckpointError(
+                    f"{name} has a number of {largest:g}; {form.name.lower()} holds "
+                    f"up to {_LIMITS[form]:g}"
+                )
+        return numbers
 
 
 def _pieces(spec: WeightSpec, rows: slice) -> list[tuple[str, slice]]:

@@ -22,7 +22,7 @@ def activation_stride(kind: Format, width: int) -> int:
             return padded * 4
         case Format.BF16:
             return padded * 2
-    return -(-(padded + padded // 32 * 8 + 4) // 64) * 64
+    return -(-(padded + padded // 32 * 8) // 64) * 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class PackedMatrix:
     data: _Array
     """uint8, ends at a guard page."""
     scales: _Array | None = None
-    """float32 ``[Np]``; INT8 only."""
+    """float16 ``[Np/16][Kp/32][16]``, flat; INT8 only."""
     bias: _Array | None = None
     """float32 ``[rows]``."""
 
@@ -53,7 +53,7 @@ class PackedMatrix:
             case Format.INT8:
                 assert self.scales is not None
                 numbers = self.data[_int8_at(n, k, width)].astype(np.float64) - 128
-                return numbers * self.scales[: self.rows, None].astype(np.float64)
+                return numbers * self.scales[_scale_at(n, k, width)].astype(np.float64)
         record = _record_at(n, k, width)
         byte = self.data[record + _nibble_at(n, k)]
         q = np.where(k % 32 // 16 == 0, byte & 15, byte >> 4).astype(np.float64)
@@ -78,9 +78,11 @@ def pack(
         return PackedMatrix(kind, rows, columns, guarded(words.view(np.uint8)))
     if kind == Format.INT8:
         bytes_ = np.full(height * width, 128, np.uint8)
-        bytes_[_int8_at(n, k, width)] = _with_extremes(random, (rows, columns), 1, 255)
-        scales = np.zeros(height, np.float32)
-        scales[:rows] = random.uniform(1e-3, 1e-2, rows)
+        bytes_[_int8_at(n, k, width)] = _with_extremes(random, (rows, columns), 0, 255)
+        scales = np.zeros(height * width // 32, np.float16)
+        groups = np.arange(width // 32)[None] * 32
+        shape = (rows, width // 32)
+        scales[_scale_at(n, groups, width)] = random.uniform(1e-3, 1e-2, shape)
         return PackedMatrix(kind, rows, columns, guarded(bytes_), guarded(scales))
     return _pack_int4(rows, columns, random)
 
@@ -134,6 +136,10 @@ def _bf16_at(n: _Array, k: _Array, width: int) -> _Array:
 
 def _int8_at(n: _Array, k: _Array, width: int) -> _Array:
     return ((n // 16 * (width // 4) + k // 4) * 16 + n % 16) * 4 + k % 4
+
+
+def _scale_at(n: _Array, k: _Array, width: int) -> _Array:
+    return (n // 16 * (width // 32) + k // 32) * 16 + n % 16
 
 
 def _record_at(n: _Array, k: _Array, width: int) -> _Array:

@@ -164,5 +164,5 @@ def _normalized(values: Floats, vector: Floats, epsilon: float) -> Floats:
 
 
 def _int8_row_bytes(depth: int) -> int:
-    """Quanta, a scale and a sum for each 32, the sum of the sums."""
-    return -(-(depth + depth // 32 * 8 + 4) // 64) * 64
+    """Quanta; a scale and a sum for each 32."""
+    return -(-(depth + depth // 32 * 8) // 64) * 64

@@ -1,6 +1,7 @@
 """A directory that is no longer what was built is refused, and what to do is said."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,19 @@ def test_a_manifest_that_does_not_fit_its_weights_is_refused(
     _change_manifest(engine.directory, change)
     with pytest.raises(CheckpointError, match=f"do not fit: .*{told}.*hybrid build"):
         read_engine(engine.directory)
+
+
+def test_scales_of_another_matrix_are_refused(engine: BuiltEngine) -> None:
+    """They are as many as the groups of their own."""
+    from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - tests alone
+
+    path = engine.directory / WEIGHTS_NAME
+    arrays = load_file(path)
+    arrays["embedding.scales"] = arrays["embedding.scales"][:-32].copy()
+    path.unlink()  # mapped by the engine
+    save_file(arrays, path)
+    told = _refusal(engine.directory)
+    assert re.search(r"do not fit: .*embedding has \d+ scales, needs \d+", told)
 
 
 def test_a_manifest_that_is_no_json_is_refused(engine: BuiltEngine) -> None:

@@ -82,6 +82,25 @@ def test_four_bit_blocks_are_kept(
         np.testing.assert_allclose(unpacked(weight), numbers, rtol=0, atol=rounding)
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_eight_bit_blocks_are_kept(arch: str, tmp_path: Path) -> None:
+    """Bit for bit, also a quantum of -128 and a group that uses little of its range."""
+    source, raw = _write(tmp_path, {"weight": _TYPE.Q8_0}, arch)
+    rows, _ = raw["blk.1.ffn_up.weight"]
+    quanta = rows.reshape(len(rows), -1, 34)[:, :, 2:].view(np.int8)
+    quanta[5, 0, :] = -128
+    quanta[6] //= 40
+    model = make_model(arch, hidden_size=256, head_dim=64, intermediate_size=256)
+    source = write_gguf(tmp_path / "changed.gguf", model, raw=raw)
+    converted = _convert(source, tmp_path)
+    exact = build(converted, tmp_path / "exact", quantization="fp32")
+    engine = build(converted, tmp_path / "engine")
+    assert engine.quantization == "int8"
+    for weight, reference in zip(engine.weights, exact.weights, strict=True):
+        assert weight.format is Format.INT8
+        np.testing.assert_array_equal(unpacked(weight), unpacked(reference))
+
+
 def test_exact_numbers_do_not_go_through_the_conversion(tmp_path: Path) -> None:
     """That is in bfloat16, where it was made for a fast dtype."""
     source, raw = _write(tmp_path, {"weight": _TYPE.Q8_0})
@@ -93,7 +112,7 @@ def test_exact_numbers_do_not_go_through_the_conversion(tmp_path: Path) -> None:
 
 
 def test_a_file_of_mixed_kinds_keeps_what_it_can(tmp_path: Path) -> None:
-    """As in Q4_K_M: a matrix with a part of more bits is int8, from exact numbers."""
+    """As in Q4_K_M: a matrix with a part of more bits is int8, that part as it is."""
     kinds = {"attn_v.weight": _TYPE.Q8_0, "token_embd.weight": _TYPE.Q8_0}
     source, _ = _write(tmp_path, kinds | {"weight": _TYPE.Q4_1})
     converted = _convert(source, tmp_path)
@@ -104,9 +123,11 @@ def test_a_file_of_mixed_kinds_keeps_what_it_can(tmp_path: Path) -> None:
     for name, form in formats.items():
         assert form is (Format.INT8 if name.endswith("qkv") else Format.INT4)
     for weight, reference in zip(engine.weights, exact.weights, strict=True):
-        numbers = unpacked(reference)
-        step = np.abs(numbers).max(axis=1, keepdims=True) / 127
-        limit = step * 0.501 if weight.format is Format.INT8 else 0
+        numbers, limit = unpacked(reference), np.zeros((weight.rows, 1), np.float32)
+        if weight.name.endswith("qkv"):
+            values = weight.rows - engine.shape.num_kv_heads * engine.shape.head_dim
+            largest = np.abs(numbers).max(axis=1, keepdims=True)
+            limit[:values] = largest[:values] / 127 * 0.501
         assert (np.abs(unpacked(weight) - numbers) <= limit).all()
     found, expected = (run_plan(e, PROMPT) for e in (engine, exact))
     assert np.linalg.norm(found - expected) < 0.2 * np.linalg.norm(expected)
@@ -141,6 +162,7 @@ def test_a_file_without_four_bit_blocks_can_get_four_bits(tmp_path: Path) -> Non
     ("kind", "scale"),
     [
         (_TYPE.Q4_1, np.nan),
+        (_TYPE.Q8_0, -np.inf),
         (_TYPE.Q4_0, 60000.0),  # eight times it is beyond float16
         (_TYPE.Q4_K, 60000.0),
     ],
@@ -166,7 +188,7 @@ def test_a_scale_that_is_no_number_is_refused(
 
 @pytest.mark.model
 def test_smollm2s_own_blocks_are_read_exactly(tmp_path: Path) -> None:
-    """Of a real Q4_1 file the numbers are gguf's, row by row, biases and norms too."""
+    """Of a real Q4_1 file the numbers are gguf's, row by row, norms and table too."""
     path = cached_file(KNOWN_MODELS[0])
     assert path is not None
     reader = gguf.GGUFReader(path)
@@ -186,10 +208,15 @@ def test_smollm2s_own_blocks_are_read_exactly(tmp_path: Path) -> None:
             tensor = stored[theirs]
             expected = gguf.dequantize(tensor.data, tensor.tensor_type)
             np.testing.assert_array_equal(parameters.read(ours), expected)
-            if parameters.has_groups(ours):
-                groups = parameters.read_groups(ours)
+            if parameters.group_format(ours) is Format.INT4:
+                groups = parameters.read_int4(ours)
                 d, m = (
                     np.repeat(x.astype(np.float32), 32, axis=1)
                     for x in (groups.d, groups.m)
                 )
                 np.testing.assert_array_equal(d * groups.quanta + m, expected)
+    table, rows = stored["token_embd.weight"], slice(1000, 2000)
+    eights = parameters.read_int8("model.embed_tokens.weight", rows)
+    scales = np.repeat(eights.scales.astype(np.float32), 32, axis=1)
+    expected = gguf.dequantize(table.data[rows], table.tensor_type)
+    np.testing.assert_array_equal(scales * eights.quanta, expected)

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from hybrid.backends.cpu.quantize_weights import (
     MAX_INT4_WEIGHT,
+    MAX_INT8_WEIGHT,
     quantize_int4,
     quantize_int8,
 )
-from hybrid.backends.cpu.weight_packing import FourBitGroups
+from hybrid.backends.cpu.weight_packing import EightBitGroups, FourBitGroups
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 MATRICES = arrays.arrays(
@@ -25,31 +26,68 @@ def _numbers(groups: FourBitGroups) -> NDArray[np.float32]:
     return d * groups.quanta + m
 
 
-@given(MATRICES)
-def test_int8_is_off_by_half_a_step_at_most(matrix: NDArray[np.float32]) -> None:
-    """A row's largest number has quantum 127, and no number is farther off."""
-    quanta, scales = quantize_int8(matrix)
-    largest = np.abs(matrix).max(axis=1)
-    np.testing.assert_allclose(scales[scales > 0] * 127, largest[scales > 0], rtol=1e-6)
-    assert (largest[scales == 0] < 1e-35).all()
-    off = np.abs(quanta * scales[:, None] - matrix)
-    assert (off <= scales[:, None] * 0.501 + 1e-35).all()
-    assert quanta.min() >= -127
+def _int8_numbers(groups: EightBitGroups) -> NDArray[np.float32]:
+    return groups.quanta * np.repeat(groups.scales.astype(np.float32), 32, axis=1)
 
 
-def test_int8_of_denormal_numbers_is_zero() -> None:
-    """Their scale has no inverse; zero is as near as makes no difference."""
-    quanta, scales = quantize_int8(np.full((1, 4), 1e-40, np.float32))
-    assert not quanta.any()
-    assert scales.tolist() == [0]
+def _groups(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Padded with zeros, ``[N, K / 32, 32]``."""
+    padding = (0, -matrix.shape[1] % 32)
+    return np.pad(matrix, ((0, 0), padding)).reshape(len(matrix), -1, 32)
+
+
+@given(MATRICES, st.sampled_from([1e-9, 1e-6, 1e-4, 1.0, 800.0]))
+def test_int8_is_off_by_half_a_step_at_most(
+    matrix: NDArray[np.float32], factor: float
+) -> None:
+    """A step is a 127th of its group's largest number, as near as float16 comes.
+
+    Down to where float16 has a single bit: nothing is cut off.
+    """
+    groups = _groups(matrix * np.float32(factor))
+    found = quantize_int8(matrix * np.float32(factor))
+    steps = found.scales.astype(np.float32)
+    largest = np.abs(groups).max(axis=2)
+    assert (np.abs(steps - largest / 127) <= largest / 127 * 2**-11 + 2**-24).all()
+    off = np.abs(_int8_numbers(found).reshape(groups.shape) - groups)
+    assert (off <= steps[..., None] * 0.501).all()
+    assert found.quanta.min() >= -127
+
+
+def test_int8_of_zeros_is_zeros() -> None:
+    """A group without numbers has no step; its neighbours keep theirs."""
+    matrix = np.ones((2, 70), np.float32)
+    matrix[0, :32] = 0
+    found = quantize_int8(matrix)
+    assert found.scales[0, 0] == 0
+    assert not found.quanta[0, :32].any()
+    assert not found.quanta[:, 70:].any()
+    np.testing.assert_allclose(_int8_numbers(found)[:, :70], matrix, rtol=2**-11)
+
+
+def test_int8_that_was_int8_stays_what_it_was() -> None:
+    """Bit for bit, where a group uses its range: as all do that were quantised so."""
+    rng = np.random.default_rng(0)
+    quanta = rng.integers(-127, 128, (9, 96), np.int8)
+    quanta[:, ::32] = 127
+    scales = rng.uniform(1e-4, 1e-2, (9, 3)).astype(np.float16)
+    found = quantize_int8(_int8_numbers(EightBitGroups(quanta, scales)))
+    np.testing.assert_array_equal(found.quanta, quanta)
+    np.testing.assert_array_equal(found.scales, scales)
+
+
+@pytest.mark.parametrize("value", [MAX_INT8_WEIGHT, -MAX_INT8_WEIGHT])
+def test_int8_holds_all_that_it_is_said_to_hold(value: float) -> None:
+    """Scales are float16; that of the largest number is the largest."""
+    found = quantize_int8(np.full((1, 32), value, np.float32))
+    np.testing.assert_array_equal(_int8_numbers(found), value)
 
 
 @given(MATRICES)
 def test_int4_is_off_by_few_steps_at_most(matrix: NDArray[np.float32]) -> None:
     """Of cut ends, with float16's own rounding; half a step elsewhere."""
     groups = quantize_int4(matrix)
-    rows, columns = matrix.shape
-    padded = np.pad(matrix, ((0, 0), (0, -columns % 32))).reshape(rows, -1, 32)
+    columns, padded = matrix.shape[1], _groups(matrix)
     extent = padded.max(axis=2) - padded.min(axis=2)
     rounding = np.abs(padded).max(axis=2) * 2**-10 + 1e-6
     limit = np.repeat(extent / 15 * 2.8 + rounding, 32, axis=1)[:, :columns]

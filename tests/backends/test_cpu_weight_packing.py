@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hybrid.backends.cpu.abi import Format
 from hybrid.backends.cpu.weight_packing import (
+    EightBitGroups,
     FourBitGroups,
     from_bfloat16,
     pack_bfloat16,
@@ -15,6 +16,7 @@ from hybrid.backends.cpu.weight_packing import (
     pack_int4,
     pack_int8,
     packed_bytes,
+    packed_scales,
     to_bfloat16,
     unpack,
 )
@@ -58,18 +60,34 @@ def test_bfloat16_lies_as_the_kernels_read_it(
     assert np.count_nonzero(data) == np.count_nonzero(matrix)
 
 
-@given(SHAPES, SEEDS)
-def test_int8_lies_as_the_kernels_read_it(shape: tuple[int, int], seed: int) -> None:
-    """Element (n, k) is [n/16][k/4][n%16][k%4], plus 128; padding stands for zero."""
+def _random_int8(rows: int, num_groups: int, seed: int) -> EightBitGroups:
     rng = np.random.default_rng(seed)
-    quanta = rng.integers(-127, 128, shape, np.int8)
-    depth = _up(shape[1], 32)
-    data = pack_int8(quanta)
-    assert len(data) == _up(shape[0], 16) * depth
-    for (n, k), value in np.ndenumerate(quanta):
+    return EightBitGroups(
+        rng.integers(-128, 128, (rows, num_groups * 32), np.int8),
+        rng.normal(size=(rows, num_groups)).astype(np.float16),
+    )
+
+
+@given(st.integers(1, 40), st.integers(1, 3), SEEDS)
+def test_int8_lies_as_the_kernels_read_it(
+    rows: int, num_groups: int, seed: int
+) -> None:
+    """Quantum (n, k) is [n/16][k/4][n%16][k%4], plus 128, and scale [n/16][g][n%16].
+
+    What pads the rows stands for zero.
+    """
+    groups = _random_int8(rows, num_groups, seed)
+    depth = num_groups * 32
+    data, scales = pack_int8(groups)
+    assert len(data) == _up(rows, 16) * depth
+    assert len(scales) == _up(rows, 16) * num_groups
+    for (n, k), value in np.ndenumerate(groups.quanta):
         place = ((n // 16 * (depth // 4) + k // 4) * 16 + n % 16) * 4 + k % 4
         assert int(data[place]) - 128 == value
-    assert np.count_nonzero(data != 128) == np.count_nonzero(quanta)
+    assert np.count_nonzero(data != 128) == np.count_nonzero(groups.quanta)
+    for (n, g), scale in np.ndenumerate(groups.scales):
+        assert scales[(n // 16 * num_groups + g) * 16 + n % 16] == scale
+    assert np.count_nonzero(scales) == np.count_nonzero(groups.scales)
 
 
 def _random_groups(rows: int, num_groups: int, seed: int) -> FourBitGroups:
@@ -118,9 +136,13 @@ def test_unpacking_gives_the_numbers_back(
     elif form is Format.BF16:
         data, expected = pack_bfloat16(matrix), from_bfloat16(to_bfloat16(matrix))
     elif form is Format.INT8:
-        quanta = np.clip(np.rint(matrix * 40), -127, 127).astype(np.int8)
-        scales = np.resize(np.float32([0.5, 2, 3]), _up(shape[0], 16))
-        data, expected = pack_int8(quanta), quanta * scales[: shape[0], None]
+        eights = _random_int8(shape[0], _up(shape[1], 32) // 32, seed)
+        data, used = pack_int8(eights)
+        scales = np.full(packed_scales(*shape), np.nan, np.float16)
+        scales[: len(used)] = used
+        assert scales.nbytes % 64 == 0
+        wide = np.repeat(eights.scales.astype(np.float32), 32, 1)
+        expected = (eights.quanta * wide)[:, : shape[1]]
     else:
         groups = _random_groups(shape[0], _up(shape[1], 32) // 32, seed)
         data = pack_int4(groups)

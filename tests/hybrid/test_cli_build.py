@@ -44,9 +44,9 @@ def test_it_prints_what_the_engine_takes(
         f"engine {out}",
         "architecture LlamaForCausalLM",
         "quantization int8",
-        "int8 weights 108.5 kB",
+        "int8 weights 108.8 kB",
         "vectors 1.3 kB",
-        "all weights 109.8 kB",
+        "all weights 110.1 kB",
         "activations 294.9 kB for 256 tokens at once (1.2 MB if nothing were shared)",
         "KV cache 160 bytes a token (int8)",
     ]

@@ -8,14 +8,15 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 2
+#define HYBRID_CPU_ABI_VERSION 3
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
 // Weights are [N, K] matrices, padded with zeros to Np = ceil16(N), Kp = ceil32(K):
 //   FORMAT_F32   float  [Np/16][Kp][16]
 //   FORMAT_BF16  uint16 [Np/16][Kp/2][16][2]
-//   FORMAT_INT8  uint8  [Np/16][Kp/4][16][4], weight + 128; w = scales[n] * (u - 128)
+//   FORMAT_INT8  uint8  [Np/16][Kp/4][16][4], q + 128; float16 scales [Np/16][Kp/32][16];
+//                w = scale * q, as in a GGUF's Q8_0 blocks
 //   FORMAT_INT4  records [Np/16][Kp/32] of 320 bytes: uint8 nibbles [4][16][4], where
 //                byte (j, n, b) holds q[n][32g + 4j + b] low and q[n][32g + 16 + 4j + b]
 //                high; float16 d[16]; float16 m[16]; w = d * q + m, q in 0..15
@@ -23,8 +24,8 @@
 //   FORMAT_F32   float  [Kp]
 //   FORMAT_BF16  uint16 [Kp]
 //   FORMAT_INT8  int8 [Kp]; float scales [Kp/32], x = scale * q; float [Kp/32], each
-//                group's scale times the sum of its q; float, the sum of these; also what
-//                an INT4 weight is multiplied with
+//                group's scale times the sum of its q; also what INT4 weights are
+//                multiplied with
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {
@@ -32,9 +33,9 @@ struct Weight {
   int32_t rows;         // N: what it puts out
   int32_t columns;      // K: what it takes in
   int32_t reserved;
-  const void *data;     // 64-byte aligned
-  const float *scales;  // [Np], FORMAT_INT8 only
-  const float *bias;    // [N] or null
+  const void *data;       // 64-byte aligned
+  const uint16_t *scales; // FORMAT_INT8 only
+  const float *bias;      // [N] or null
 };
 
 enum OpKind : int32_t {

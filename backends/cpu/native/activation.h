@@ -36,7 +36,7 @@ template <class At> static inline void put_int8(At at, int32_t width, char *out)
   const int32_t num_groups = padded / GROUP;
   int8_t *numbers = reinterpret_cast<int8_t *>(out);
   float *scales = reinterpret_cast<float *>(out + padded), *sums = scales + num_groups;
-  Floats total = set1(0.0f), broken = set1(0.0f);
+  Floats broken = set1(0.0f);
   for (int32_t first = 0; first < num_groups; first += LANES) {
     const int32_t count = num_groups - first < LANES ? num_groups - first : LANES;
     Floats rows[LANES];
@@ -64,13 +64,10 @@ template <class At> static inline void put_int8(At at, int32_t width, char *out)
       store_s8(numbers + i + LANES, high);
       rows[g] = add(low, high);
     }
-    const Floats scaled = mul(scale, across(rows, add));
     store_part(scales + first, scale, count);
-    store_part(sums + first, scaled, count);
-    total = add(total, scaled);
+    store_part(sums + first, mul(scale, across(rows, add)), count);
   }
   const float poison = sum(broken);
-  sums[num_groups] = sum(total) + poison;
   if (poison != 0.0f) // no number: nor is anything made of this row
     for (int32_t g = 0; g < 2 * num_groups; ++g)
       scales[g] = poison;

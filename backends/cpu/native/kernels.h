@@ -19,7 +19,7 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
     return padded * 4;
   if (format == FORMAT_BF16)
     return padded * 2;
-  return round_up(padded + padded / GROUP * 8 + 4, 64);
+  return round_up(padded + padded / GROUP * 8, 64);
 }
 
 struct LinearTask {

@@ -120,7 +120,7 @@ static inline void add_group(const uint8_t *group, int64_t block_bytes, const in
   }
 }
 
-// Scales of a row's groups, their sums, and the sum of these.
+// Scales of a row's groups, then their sums times these.
 static inline const float *group_scales(const char *row, int32_t padded) {
   return reinterpret_cast<const float *>(row + padded);
 }
@@ -154,35 +154,26 @@ static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t
                             dots);
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b) {
-      const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + b * block_bytes + 256);
+      const uint16_t *halves =
+          FORMAT == FORMAT_INT8
+              ? weight.scales + (int64_t{block + b} * num_groups + g) * LANES
+              : reinterpret_cast<const uint16_t *>(group + b * block_bytes + 256);
       HYBRID_UNROLL
       for (int r = 0; r < R; ++r) {
         const float *scales = group_scales(in + r * task.in_stride, padded);
-        const Floats scale = set1(scales[g]);
-        if constexpr (FORMAT == FORMAT_INT8) {
-          sums[r][b] = fma(scale, to_floats(dots[r][b]), sums[r][b]);
-        } else {
-          const Floats d = mul(scale, load_f16(halves));
-          sums[r][b] = fma(d, to_floats(dots[r][b]), sums[r][b]);
-          sums[r][b] =
-              fma(load_f16(halves + LANES), set1(scales[num_groups + g]), sums[r][b]);
-        }
+        const Floats d = load_f16(halves);
+        // INT8: the weights were raised by 128 to be unsigned.
+        const Floats m = FORMAT == FORMAT_INT8 ? mul(d, set1(-128.0f)) : load_f16(halves + LANES);
+        sums[r][b] = fma(mul(d, set1(scales[g])), to_floats(dots[r][b]), sums[r][b]);
+        sums[r][b] = fma(m, set1(scales[num_groups + g]), sums[r][b]);
       }
     }
   }
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
-    for (int b = 0; b < B; ++b) {
-      Floats y = sums[r][b];
-      if constexpr (FORMAT == FORMAT_INT8) {
-        // The weights were raised by 128 to be unsigned.
-        const float total = group_scales(in + r * task.in_stride, padded)[2 * num_groups];
-        y = fma(set1(total), set1(-128.0f), y);
-        y = mul(y, load(weight.scales + (block + b) * LANES));
-      }
-      put_out(task, row + r, block + b, y);
-    }
+    for (int b = 0; b < B; ++b)
+      put_out(task, row + r, block + b, sums[r][b]);
   }
 }
 
@@ -241,10 +232,17 @@ static inline float from_bf16(uint16_t half) {
   return y;
 }
 
+static inline float from_half(const uint16_t *p) {
+  const uint16_t halves[LANES] = {*p};
+  float numbers[LANES];
+  store(numbers, load_f16(halves));
+  return numbers[0];
+}
+
 // Row `id` of a packed weight: lane id % 16 of every step of block id / 16.
 static void embed(const Weight &weight, int64_t id, float *out) {
   const int32_t padded = static_cast<int32_t>(round_up(weight.columns, GROUP));
-  const int64_t block = id / LANES, lane = id % LANES;
+  const int64_t block = id / LANES, lane = id % LANES, num_groups = padded / GROUP;
   const char *data = static_cast<const char *>(weight.data);
   if (weight.format == FORMAT_F32) {
     const float *w = reinterpret_cast<const float *>(data) + block * padded * LANES + lane;
@@ -256,22 +254,20 @@ static void embed(const Weight &weight, int64_t id, float *out) {
       out[k] = from_bf16(w[(k / 2 * LANES + lane) * 2 + k % 2]);
   } else if (weight.format == FORMAT_INT8) {
     const uint8_t *w = reinterpret_cast<const uint8_t *>(data) + block * padded * LANES;
+    const uint16_t *scales = weight.scales + block * num_groups * LANES + lane;
     for (int32_t k = 0; k < weight.columns; ++k)
-      out[k] = weight.scales[id] *
+      out[k] = from_half(scales + k / GROUP * LANES) *
                static_cast<float>(w[(k / 4 * LANES + lane) * 4 + k % 4] - 128);
   } else {
     const uint8_t *record =
-        reinterpret_cast<const uint8_t *>(data) + block * (padded / GROUP) * INT4_RECORD;
+        reinterpret_cast<const uint8_t *>(data) + block * num_groups * INT4_RECORD;
     for (int32_t k = 0; k < weight.columns; ++k) {
       const uint8_t *group = record + k / GROUP * INT4_RECORD;
       const int32_t at = k % 16, is_high = k % GROUP / 16;
       const uint8_t both = group[(at / 4 * LANES + lane) * 4 + at % 4];
       const float q = static_cast<float>(is_high ? both >> 4 : both & 15);
-      const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + 256);
-      float d[LANES], m[LANES];
-      store(d, load_f16(halves));
-      store(m, load_f16(halves + LANES));
-      out[k] = d[lane] * q + m[lane];
+      const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + 256) + lane;
+      out[k] = from_half(halves) * q + from_half(halves + LANES);
     }
   }
 }
