@@ -14,10 +14,6 @@ pytestmark = pytest.mark.model
 TEXT: Final = Path(__file__).parents[1] / "data" / "reading.txt"
 NUM_CHARACTERS: Final = 4_400
 """About a thousand tokens: as many as there is time for."""
-_TOO_COARSE: Final = pytest.mark.xfail(
-    reason="activations have one scale a token, which outliers take for themselves",
-    strict=False,  # 4-bit is at its limit
-)
 
 
 def _has_kernels() -> bool:
@@ -56,8 +52,8 @@ def test_the_text_is_predictable(exact: TextScore) -> None:
     ("quantization", "dtype", "most_worse", "least_agreement"),
     [
         ("fp32", "float32", 1e-4, 0.999),
-        pytest.param("int8", "bfloat16", 0.01, 0.90, marks=_TOO_COARSE),
-        pytest.param("int4", "bfloat16", 0.03, 0.90, marks=_TOO_COARSE),
+        ("int8", "bfloat16", 0.01, 0.90),
+        ("int4", "bfloat16", 0.03, 0.90),
     ],
 )
 def test_quantisation_costs_little(
