@@ -61,13 +61,11 @@ static inline void find_rows(const AttentionTask &task, int32_t first, int32_t l
 
 // A head's rows in a block are a few KiB: too short a run for the machine to see it coming.
 template <int32_t FORMAT>
-static inline void prefetch_rows(const TileRows &rows, int32_t dim) {
+static inline void prefetch_rows(const char *const *rows, int32_t count, int32_t dim) {
   const int64_t row_bytes = dim * cell_number_bytes(FORMAT);
-  for (int32_t t = 0; t < rows.count; ++t)
-    for (int64_t i = 0; i < row_bytes; i += 64) {
-      prefetch(rows.keys[t] + i);
-      prefetch(rows.values[t] + i);
-    }
+  for (int32_t t = 0; t < count; ++t)
+    for (int64_t i = 0; i < row_bytes; i += 64)
+      prefetch(rows[t] + i);
 }
 
 // K of 32 tokens as [padded head_dim][32]; tokens that do not exist are zeros.
@@ -236,10 +234,12 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     const TileRows &tile = tiles[i];
     if (token + ATTENTION_TILE < last) {
       find_rows<FORMAT>(task, token + ATTENTION_TILE, last, tiles[i ^ 1]);
-      prefetch_rows<FORMAT>(tiles[i ^ 1], dim);
+      prefetch_rows<FORMAT>(tiles[i ^ 1].keys, tiles[i ^ 1].count, dim);
     }
     load_keys<FORMAT>(tile, dim, keys);
     by_fours(num_rows, ScoreRows{queries, keys, padded, scores});
+    if (token + ATTENTION_TILE < last) // K and V apart: so many at once would wait in line
+      prefetch_rows<FORMAT>(tiles[i ^ 1].values, tiles[i ^ 1].count, dim);
     for (int32_t r = 0; r < num_rows; ++r) {
       const int32_t position = task.first_position + r / group;
       const int32_t oldest = task.window ? position - task.window + 1 : 0;
