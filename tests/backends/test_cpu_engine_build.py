@@ -162,6 +162,21 @@ def test_joined_matrices_stand_row_under_row(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("quantization", "limit"), [("bf16", 2**-8), ("int8", 1 / 250), ("int4", 0.2)]
+)
+def test_a_matrix_of_many_parts_is_whole(
+    quantization: str, limit: float, tmp_path: Path
+) -> None:
+    """More than is packed at once: each row is its own, with its own scales."""
+    sizes = {"vocab_size": 20_001, "hidden_size": 72}
+    folder = write_tiny_model(tmp_path / "m", "llama", **sizes)
+    expected = change_weights(folder)["model.embed_tokens.weight"].numpy()
+    engine = build(hf_source(folder), tmp_path / "e", quantization=quantization)
+    off = np.abs(unpacked(engine.weights[0]) - expected)
+    assert (off <= np.abs(expected).max(axis=1, keepdims=True) * limit).all()
+
+
 def test_all_that_kernels_are_given_is_aligned(tmp_path: Path) -> None:
     """To 64 bytes, in the file and therefore in memory; odd sizes are padded."""
     folder = write_tiny_model(
