@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ def _groups(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.pad(matrix, ((0, 0), padding)).reshape(len(matrix), -1, 32)
 
 
+@settings(deadline=None)
 @given(MATRICES, st.sampled_from([1e-9, 1e-6, 1e-4, 1.0, 800.0]))
 def test_int8_is_off_by_half_a_step_at_most(
     matrix: NDArray[np.float32], factor: float
@@ -83,6 +84,7 @@ def test_int8_holds_all_that_it_is_said_to_hold(value: float) -> None:
     np.testing.assert_array_equal(_int8_numbers(found), value)
 
 
+@settings(deadline=None)
 @given(MATRICES)
 def test_int4_is_off_by_few_steps_at_most(matrix: NDArray[np.float32]) -> None:
     """Of cut ends, with float16's own rounding; half a step elsewhere."""

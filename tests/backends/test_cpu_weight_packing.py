@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
+@settings(deadline=None)
 @given(SHAPES, SEEDS)
 def test_float32_lies_as_the_kernels_read_it(shape: tuple[int, int], seed: int) -> None:
     """Element (n, k) is [n/16][k][n%16]; what pads the matrix is zero."""
@@ -45,6 +46,7 @@ def test_float32_lies_as_the_kernels_read_it(shape: tuple[int, int], seed: int) 
     assert np.count_nonzero(data) == np.count_nonzero(matrix)
 
 
+@settings(deadline=None)
 @given(SHAPES, SEEDS)
 def test_bfloat16_lies_as_the_kernels_read_it(
     shape: tuple[int, int], seed: int
@@ -68,6 +70,7 @@ def _random_int8(rows: int, num_groups: int, seed: int) -> EightBitGroups:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 3), SEEDS)
 def test_int8_lies_as_the_kernels_read_it(
     rows: int, num_groups: int, seed: int
@@ -99,6 +102,7 @@ def _random_groups(rows: int, num_groups: int, seed: int) -> FourBitGroups:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 35), st.integers(1, 3), SEEDS)
 def test_int4_lies_as_the_kernels_read_it(
     rows: int, num_groups: int, seed: int
@@ -124,6 +128,7 @@ def test_int4_lies_as_the_kernels_read_it(
                 assert (byte & 15, byte >> 4) == expected
 
 
+@settings(deadline=None)
 @given(SHAPES, SEEDS, st.sampled_from(Format))
 def test_unpacking_gives_the_numbers_back(
     shape: tuple[int, int], seed: int, form: Format
