@@ -1,5 +1,6 @@
 """Chooses who computes: our kernels, oneDNN through torch, or the torch executor."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,12 +14,17 @@ from hybrid.backends.interface import (
     Implementation,
     ProgressCallback,
 )
-from hybrid.scheduler.errors import UnsupportedFeature
+from hybrid.scheduler.errors import ConfigError, UnsupportedFeature
 
 from .build_check import check_built
 from .build_options import AUTO
 from .engine_cache import find_or_build
-from .native_library import NativeUnavailable, load_library
+from .native_library import (
+    VARIANT_VARIABLE,
+    NativeLibrary,
+    NativeUnavailable,
+    load_library,
+)
 from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
@@ -27,6 +33,9 @@ from .usable_cpus import num_usable_cpus
 log = structlog.get_logger()
 
 _INSTALL_TORCH: Final = "pip install 'hybrid-llm-engine[torch]'"
+_PORTABLE: Final = "portable"
+_TORCH_QUANTIZATIONS: Final = {"float32": "fp32", "bfloat16": "bf16"}
+"""By dtype, what weights are in the torch executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,8 @@ class Wanted:
 def choose_runner(wanted: Wanted) -> Runner:
     """Load with whoever was asked for, or with the first that can.
 
-    oneDNN stands in where the kernels are missing, torch for what neither can run.
+    oneDNN stands in where the kernels are missing or slow, torch for what neither can
+    run.
 
     Raises:
         UnsupportedFeature: nobody can run the model, or not who was asked for.
@@ -87,10 +97,18 @@ def _stand_in(wanted: Wanted, reason: UnsupportedFeature) -> Runner:
         except UnsupportedFeature as error:
             reasons[name] = str(error)
             continue
+        except ConfigError as error:
+            # What was asked for would do, were it not for who cannot serve.
+            raise ConfigError(f"{error} ({_said(reasons)})") from error
         log.warning("cpu.fallback", implementation=name, reasons=reasons)
         return runner
-    said = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-    raise UnsupportedFeature(f"executor cpu cannot run {wanted.source.name}: {said}")
+    raise UnsupportedFeature(
+        f"executor cpu cannot run {wanted.source.name}: {_said(reasons)}"
+    )
+
+
+def _said(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
 
 def _native(wanted: Wanted) -> Runner:
@@ -98,6 +116,12 @@ def _native(wanted: Wanted) -> Runner:
     if config.dtype == "float16":
         raise UnsupportedFeature("no kernel computes in dtype float16")
     library, source = load_library(), wanted.source
+    # What was built for the kernels has no stand-in.
+    if (
+        wanted.options.implementation == AUTO
+        and source.format is not CheckpointFormat.COMPILED
+    ):
+        _refuse_slow(library)
     is_rounded = source.origin is not None and config.dtype != "float32"
     engine = find_or_build(
         source,
@@ -107,6 +131,16 @@ def _native(wanted: Wanted) -> Runner:
         lambda engine: check_built(library, engine, source.path, is_rounded=is_rounded),
     )
     return NativeRunner(library, engine, config)
+
+
+def _refuse_slow(library: NativeLibrary) -> None:
+    """Refuse kernels that a stand-in outruns a hundredfold, unless asked for."""
+    if library.variants()[-1] == _PORTABLE and not os.environ.get(VARIANT_VARIABLE):
+        raise NativeUnavailable(
+            "only the portable kernels run here: this CPU has no instruction set that "
+            f"the others are compiled for; implementation=native or {VARIANT_VARIABLE}="
+            f"{_PORTABLE} runs them all the same, slowly"
+        )
 
 
 def _onednn(wanted: Wanted) -> Runner:
@@ -119,6 +153,17 @@ def _onednn(wanted: Wanted) -> Runner:
 
 def _torch(wanted: Wanted) -> Runner:
     _require("the torch executor", "torch", "transformers", "gguf")
+    dtype, options = wanted.config.dtype, wanted.options
+    for name, asked, has in (
+        ("quantization", options.quantization, _TORCH_QUANTIZATIONS.get(dtype, dtype)),
+        ("kv_cache_dtype", options.kv_cache_dtype, dtype),
+    ):
+        if asked not in (AUTO, has):
+            raise ConfigError(
+                f"executor cpu: {name} is {asked}, but the torch executor, which would "
+                f"run {wanted.source.name} in dtype {dtype}, has {has} alone; leave "
+                "the option out"
+            )
     from .torch_runner import TorchRunner  # noqa: PLC0415 - as above
 
     return TorchRunner(wanted.source, wanted.config, wanted.progress)
@@ -136,7 +181,9 @@ def _explain_native() -> Implementation:
     description = "our own kernels, compiled with this package"
     reason = None
     try:
-        variant = load_library().choose_variant()
+        library = load_library()
+        _refuse_slow(library)
+        variant = library.choose_variant()
         description += f": {variant}, {num_usable_cpus()} threads"
     except UnsupportedFeature as error:
         reason = str(error)

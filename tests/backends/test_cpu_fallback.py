@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from structlog.typing import EventDict
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.cpu import implementations
 from hybrid.backends.cpu.executor import CpuExecutor
-from hybrid.backends.cpu.native_library import NativeUnavailable
+from hybrid.backends.cpu.native_library import VARIANT_VARIABLE, NativeUnavailable
 from hybrid.backends.interface import ExecutorConfig
 from hybrid.scheduler import ConfigError, SamplingParams, UnsupportedFeature
 from hybrid.testing import (
@@ -48,7 +49,12 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find some, which no test here comes to call."""
-    monkeypatch.setattr(implementations, "load_library", object)
+    _find_variants(monkeypatch, "portable", "avx2")
+
+
+def _find_variants(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    library = SimpleNamespace(variants=lambda: names, choose_variant=lambda: names[-1])
+    monkeypatch.setattr(implementations, "load_library", lambda: library)
 
 
 @pytest.fixture
@@ -155,6 +161,71 @@ def test_float16_goes_to_torch(tmp_path: Path) -> None:
     with loaded_cpu(folder, dtype="float16") as (loaded, lines):
         check_line(lines, "torch", {"native": "dtype float16"})
         assert loaded.executor.kv_spec().dtype == "float16"
+
+
+def test_kernels_that_are_slow_here_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The portable ones alone: a stand-in is faster, and the line says so."""
+    _find_variants(monkeypatch, "portable")
+    monkeypatch.delenv(VARIANT_VARIABLE, raising=False)
+    folder = write_tiny_model(tmp_path, "llama")
+    with loaded_cpu(folder) as (loaded, lines):
+        check_line(lines, "onednn", {"native": "only the portable kernels run here"})
+        check_answers(loaded, folder)
+    assert "only the portable" in str(implementations.explain()[0].reason)
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_slow_kernels_run_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """By either name; they get as far as the model."""
+    _find_variants(monkeypatch, "portable")
+    monkeypatch.setenv(VARIANT_VARIABLE, "portable" if by == "variable" else "")
+    reached = RuntimeError("the kernels were taken")
+
+    def find(*_: object) -> None:
+        raise reached
+
+    monkeypatch.setattr(implementations, "find_or_build", find)
+    folder = write_tiny_model(tmp_path, "llama")
+    options = {"implementation": "native"} if by == "option" else {}
+    with pytest.raises(RuntimeError, match="were taken"), loaded_cpu(folder, **options):
+        pass
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("dtype", "name", "value"),
+    [
+        ("bfloat16", "quantization", "int4"),
+        ("float32", "quantization", "bf16"),
+        ("float16", "quantization", "fp32"),
+        ("float32", "kv_cache_dtype", "int8"),
+    ],
+)
+@pytest.mark.parametrize("implementation", ["auto", "torch"])
+def test_what_torch_does_not_have_is_refused_not_dropped(
+    tmp_path: Path, dtype: str, name: str, value: str, implementation: str
+) -> None:
+    """Option, value, and why it would come to torch."""
+    folder = write_tiny_model(tmp_path, "gemma2")
+    why = r"\(native: .*(gemma2|float16)" if implementation == "auto" else "leave"
+    with (
+        pytest.raises(ConfigError, match=f"{name} is {value}, but the torch.*{why}"),
+        loaded_cpu(folder, dtype=dtype, implementation=implementation, **{name: value}),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("kernels")
+def test_what_torch_has_all_the_same_is_taken(tmp_path: Path) -> None:
+    """Asked for by name, it is what torch does in this dtype."""
+    folder = write_tiny_model(tmp_path, "gemma2")
+    asked = {"quantization": "fp32", "kv_cache_dtype": "float32"}
+    with loaded_cpu(folder, **asked) as (_, lines):
+        check_line(lines, "torch", {"native": "gemma2"})
 
 
 @pytest.mark.usefixtures("no_kernels")
