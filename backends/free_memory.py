@@ -1,19 +1,29 @@
 """How much memory the machine would give now."""
 
-from pathlib import Path
-from typing import Final
-
 import psutil
 
-CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
-CGROUP_USE: Final = Path("/sys/fs/cgroup/memory.current")
+from .cgroups import CGROUPS, Cgroups, read_text
 
 
-def free_host_memory_bytes() -> int:
-    """Memory that an allocation could take now: of the machine and of the cgroup."""
+def free_host_memory_bytes(cgroups: Cgroups = CGROUPS) -> int:
+    """Memory that an allocation could take now: of the machine and of its cgroups.
+
+    Cached pages of files count as free: of the machine in what it calls available, of a
+    cgroup those that were not used of late.
+    """
     free = int(psutil.virtual_memory().available)
-    if CGROUP_LIMIT.is_file() and CGROUP_USE.is_file():
-        limit = CGROUP_LIMIT.read_text("ascii").strip()
-        if limit.isdecimal():
-            free = min(free, max(0, int(limit) - int(CGROUP_USE.read_text("ascii"))))
-    return free
+    for group in cgroups.unified():
+        limit = read_text(group / "memory.max")
+        used = read_text(group / "memory.current")
+        if limit.isdecimal() and used.isdecimal():
+            stat = read_text(group / "memory.stat")
+            free = min(free, int(limit) - int(used) + _inactive_file(stat))
+    return max(0, free)
+
+
+def _inactive_file(stat: str) -> int:
+    for line in stat.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "inactive_file":
+            return int(value)
+    return 0

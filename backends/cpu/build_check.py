@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.backends.interface import ExecutorConfig
+from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.scheduler.errors import UnsupportedFeature
 from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, StepPlan
@@ -42,6 +43,7 @@ def check_built(
     directory: Path,
     *,
     is_rounded: bool = False,
+    num_threads: int | None = None,
 ) -> None:
     """Run a few tokens through the engine, over an exact cache, and transformers.
 
@@ -51,15 +53,20 @@ def check_built(
         directory: the Hugging Face directory that it was built from.
         is_rounded: the directory's weights were rounded to 16 bits from a GGUF, which
             the engine was built from.
+        num_threads: of both; ``None``: all cores that this process may keep busy.
 
     Raises:
         UnsupportedFeature: the answers differ, or are no numbers although all
             parameters are.
         CheckpointError: a parameter is not finite; names it.
     """
-    reference = _centred(_reference(directory, engine))
+    num_threads = num_threads or num_usable_cpus()
+    reference = _centred(_reference(directory, engine, num_threads))
     exact = replace(engine, kv_cache_dtype="float32")
-    found = _centred(_run(library, exact, _ids(engine.shape.vocab_size)))
+    config = ExecutorConfig(
+        block_size=_BLOCK_SIZE, max_num_seqs=len(_TOKENS), num_threads=num_threads
+    )
+    found = _centred(_run(NativeRunner(library, exact, config)))
     distances = np.linalg.norm(found - reference, axis=1)
     # Of the middle row: rounding makes of single rows whatever it likes, a wrong model
     # is wrong in most.
@@ -82,7 +89,9 @@ def _centred(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return centred
 
 
-def _reference(directory: Path, engine: BuiltEngine) -> NDArray[np.float32]:
+def _reference(
+    directory: Path, engine: BuiltEngine, num_threads: int
+) -> NDArray[np.float32]:
     """Logits by transformers: ``[tokens, vocab_size]``."""
     # Imported here: only who builds an engine waits for them.
     import torch  # noqa: PLC0415
@@ -90,6 +99,7 @@ def _reference(directory: Path, engine: BuiltEngine) -> NDArray[np.float32]:
     from hybrid.backends.pytorch.model_loader import load_model  # noqa: PLC0415
     from hybrid.backends.pytorch.model_probe import not_finite  # noqa: PLC0415
 
+    torch.set_num_threads(num_threads)
     # A quantised engine is small; so should be what is loaded beside it.
     dtype = "float32" if engine.quantization == "fp32" else "bfloat16"
     model = cast(
@@ -105,12 +115,9 @@ def _reference(directory: Path, engine: BuiltEngine) -> NDArray[np.float32]:
     return found
 
 
-def _run(
-    library: NativeLibrary, engine: BuiltEngine, ids: tuple[int, ...]
-) -> NDArray[np.float32]:
-    """Logits by the engine, in two chunks."""
-    config = ExecutorConfig(block_size=_BLOCK_SIZE, max_num_seqs=len(ids))
-    runner = NativeRunner(library, engine, config)
+def _run(runner: NativeRunner) -> NDArray[np.float32]:
+    """Logits by a fresh engine, which is closed, in two chunks."""
+    ids = _ids(runner.info.vocab_size)
     try:
         runner.allocate_kv(3)
         cut = _NUM_FIRST_CHUNK

@@ -20,6 +20,7 @@ from hybrid.backends.interface import (
     ModelInfo,
     ProgressCallback,
 )
+from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.bridge import KVLayout, KVOrder
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
@@ -69,8 +70,10 @@ class CpuExecutor(Executor):
                 "executor cpu: needs a Hugging Face directory or an engine that "
                 f"`hybrid build` made, got {found}"
             )
-        # Nobody behind this executor knows its options.
-        config = replace(config, options={})
+        # Nobody behind this executor knows its options, and libraries' own choice of
+        # threads knows nothing of containers.
+        num_threads = config.num_threads or num_usable_cpus()
+        config = replace(config, options={}, num_threads=num_threads)
         self._runner = choose_runner(Wanted(model, config, options, progress))
         return self._runner.info
 

@@ -14,6 +14,7 @@ from hybrid.backends.interface import (
     Implementation,
     ProgressCallback,
 )
+from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.scheduler.errors import ConfigError, UnsupportedFeature
 
 from .build_check import check_built
@@ -28,7 +29,6 @@ from .native_library import (
 from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
-from .usable_cpus import num_usable_cpus
 
 log = structlog.get_logger()
 
@@ -44,7 +44,8 @@ class Wanted:
 
     source: ModelSource
     config: ExecutorConfig
-    """Without options: those are of no meaning to a stand-in."""
+    """Without options, which are of no meaning to a stand-in, and with the number of
+    threads."""
     options: CpuOptions
     progress: ProgressCallback | None = None
 
@@ -128,7 +129,13 @@ def _native(wanted: Wanted) -> Runner:
         config,
         wanted.options.build_options(config.dtype),
         wanted.progress,
-        lambda engine: check_built(library, engine, source.path, is_rounded=is_rounded),
+        lambda engine: check_built(
+            library,
+            engine,
+            source.path,
+            is_rounded=is_rounded,
+            num_threads=config.num_threads,
+        ),
     )
     return NativeRunner(library, engine, config)
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from hybrid.backends.free_memory import free_host_memory_bytes
 from hybrid.backends.interface import ExecutorConfig, KVSpec, ModelInfo
+from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.bridge import KVLayout, KVOrder, csr_block_table, pack_batch
 from hybrid.scheduler.plan import StepPlan
 
@@ -15,7 +16,6 @@ from .engine_directory import BuiltEngine
 from .kv_cells import NUM_KV, KVCells, cell_bytes
 from .native_library import NativeLibrary
 from .native_model import NativeModel
-from .usable_cpus import num_usable_cpus
 
 
 class NativeRunner:
@@ -54,14 +54,15 @@ class NativeRunner:
             head_dim=shape.head_dim,
             dtype=dtype,
         )
-        free = free_host_memory_bytes() - self._logits.nbytes
+        # The weights are pages of a file, which count as free until they are read.
+        taken = self._logits.nbytes + self._engine.memory.weights_bytes
         return KVSpec(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
             dtype=dtype,
             order=KVOrder.LAYER_FIRST,
-            available_bytes=max(0, free),
+            available_bytes=max(0, free_host_memory_bytes() - taken),
             cell_bytes=NUM_KV * cell if dtype == "int8" else None,
         )
 

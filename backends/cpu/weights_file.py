@@ -5,7 +5,6 @@ without gaps, which safetensors does not allow.
 """
 
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.scheduler.errors import CheckpointError
 
 from .abi import Format
@@ -46,7 +46,7 @@ ALIGNMENT: Final = 64
 _CHUNK_ELEMENTS: Final = 1 << 19
 """Packed at once by each thread: what stays near the processor's caches."""
 _LIMITS: Final = {Format.INT8: MAX_INT8_WEIGHT, Format.INT4: MAX_INT4_WEIGHT}
-_THREADS: Final = min(8, os.cpu_count() or 1)
+_MAX_THREADS: Final = 8
 
 Chunk = Callable[[], NDArray[Any]]
 """Makes some bytes of an array; several threads make some at once, in no order."""
@@ -112,12 +112,13 @@ def write_weights(
 
 def _in_order(chunks: Iterator[Chunk]) -> Iterator[NDArray[Any]]:
     """Make chunks in several threads, a few ahead of the one that is given."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    num_threads = min(_MAX_THREADS, num_usable_cpus())
+    with ThreadPoolExecutor(num_threads) as pool:
         ahead: deque[Future[NDArray[Any]]] = deque()
         try:
             for chunk in chunks:
                 ahead.append(pool.submit(chunk))
-                if len(ahead) > _THREADS:
+                if len(ahead) > num_threads:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()

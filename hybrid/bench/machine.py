@@ -10,6 +10,7 @@ from typing import Self
 import psutil
 
 from hybrid._version import __version__
+from hybrid.backends.usable_cpus import num_usable_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Machine:
 
     processor: str
     num_cpus: int
-    """That this process may use."""
+    """Cores that this process may keep busy."""
     memory_bytes: int
     load_average: float
     """Of the last minute, before anything was measured here or by others."""
@@ -32,7 +33,7 @@ class Machine:
         """Look."""
         return cls(
             processor=_processor(),
-            num_cpus=len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1,
+            num_cpus=num_usable_cpus(),
             memory_bytes=int(psutil.virtual_memory().total),
             load_average=os.getloadavg()[0],
             platform=platform.platform(),

@@ -11,6 +11,7 @@ import pytest
 
 from hybrid import LLM
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.cpu import native_runner
 from hybrid.backends.cpu.executor import CpuExecutor
 from hybrid.backends.interface import ExecutorConfig
 from hybrid.scheduler import ConfigError, ExecutorFailed
@@ -108,6 +109,18 @@ def test_an_int8_cache_has_cells_of_its_own(folder: Path) -> None:
         # K and V of 2 heads, 16 tokens: 16 numbers and a scale each.
         assert spec.cell_bytes == 2 * 2 * 16 * (16 + 4)
         assert loaded.layout is None
+
+
+def test_memory_that_weights_will_take_is_not_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are mapped, not read: the machine counts their pages as available."""
+    loaded = load_cpu(folder, quantization="fp32")
+    monkeypatch.setattr(native_runner, "free_host_memory_bytes", lambda: 1 << 30)
+    with closing(loaded.executor):
+        left = loaded.executor.kv_spec().available_bytes
+    stored = (folder / "model.safetensors").stat().st_size
+    assert (1 << 30) - 2 * stored < left < (1 << 30) - stored // 2
 
 
 @pytest.mark.parametrize(
