@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-DEVICE_NODES: Final = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""What a driver for CUDA devices puts up, on Linux and within Windows."""
+DEVICE_NODES: Final = tuple(
+    Path("/dev", name) for name in ("nvidiactl", "dxg", "nvmap", "kfd")
+)
+"""What drivers of devices put up that torch calls CUDA: NVIDIA's on Linux, within
+Windows and on Tegra, and AMD's."""
 
 
 def default_executor(

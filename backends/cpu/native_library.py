@@ -112,7 +112,7 @@ class NativeLibrary:
         Raises:
             NativeUnavailable: ``config.abi_version`` is not the library's.
             ExecutorFailed: a value of the config or of an op is out of range, or there
-                is no memory for the arena.
+                is no memory for the arena, or no more threads.
         """
         handle = c_void_p()
         status = self._library.hybrid_cpu_create(byref(config), byref(handle))
@@ -123,7 +123,8 @@ class NativeLibrary:
             )
         if status == Status.NO_MEMORY:
             raise ExecutorFailed(
-                f"no memory for activations: arena_bytes={config.arena_bytes}"
+                f"no memory for a model's activations and threads: arena_bytes="
+                f"{config.arena_bytes}, num_threads={config.num_threads}"
             )
         _check(status, "a model's plan or sizes")
         assert handle.value, "created, but no handle given"
@@ -141,9 +142,15 @@ class NativeLibrary:
         """Run the plan over a step's tokens; ends when the logits are written.
 
         Raises:
-            ExecutorFailed: an id, a row or a block is out of range; nothing was run.
+            ExecutorFailed: an id, a row or a block is out of range, and nothing was
+                run; or memory ran out.
         """
         status = self._forward(handle, byref(step))
+        if status == Status.NO_MEMORY:
+            raise ExecutorFailed(
+                f"no memory for a step: num_tokens={step.num_tokens}, num_seqs="
+                f"{step.num_seqs}"
+            )
         if status:
             _check(status, "a step: an id, a row or a block is out of range")
 

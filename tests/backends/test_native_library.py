@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from hybrid.backends.cpu import native_library
-from hybrid.backends.cpu.abi import ABI_VERSION, ModelConfig
+from hybrid.backends.cpu.abi import ABI_VERSION, ModelConfig, Status, Step
 from hybrid.backends.cpu.native_library import (
     VARIANT_VARIABLE,
+    ModelHandle,
     NativeLibrary,
     NativeUnavailable,
     load_library,
 )
-from hybrid.scheduler.errors import ConfigError
+from hybrid.scheduler.errors import ConfigError, ExecutorFailed
 from tests.backends.kernel_stand import VARIANTS, open_library
 from tests.compiler import find_compiler
 
@@ -142,3 +143,22 @@ def test_a_library_that_lacks_exports_is_refused(tmp_path: Path) -> None:
     library = _compile(code, tmp_path / "bare.so")
     with pytest.raises(NativeUnavailable, match="hybrid_cpu_num_variants"):
         NativeLibrary(library)
+
+
+def test_a_lack_of_memory_is_told_as_one(tmp_path: Path) -> None:
+    """Neither a plan nor a step is at fault: the message has the sizes instead."""
+    out_of_memory = {"hybrid_cpu_create", "hybrid_cpu_forward"}
+    names = sorted(set(native_library._SIGNATURES) - {"hybrid_cpu_abi_version"})
+    status = int(Status.NO_MEMORY)
+    code = _OTHER_VERSION.format(
+        version=ABI_VERSION,
+        exports="\n".join(
+            f"int {name}() {{ return {status if name in out_of_memory else 0}; }}"
+            for name in names
+        ),
+    )
+    library = NativeLibrary(_compile(code, tmp_path / "full.so"))
+    with pytest.raises(ExecutorFailed, match="arena_bytes=640, num_threads=9"):
+        library.create(ModelConfig(arena_bytes=640, num_threads=9))
+    with pytest.raises(ExecutorFailed, match=r"no memory.*num_tokens=7, num_seqs=3"):
+        library.forward(ModelHandle(1), Step(num_tokens=7, num_seqs=3))

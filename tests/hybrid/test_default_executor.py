@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybrid.default_executor import default_executor
+from hybrid.default_executor import DEVICE_NODES, default_executor
 
 
 def _never_asked() -> bool:
@@ -27,6 +27,12 @@ def test_with_a_driver_it_depends_on_what_torch_finds(
     node.touch()
     missing = tmp_path / "dxg"
     assert default_executor((missing, node), lambda: answer) == name
+
+
+def test_every_driver_of_what_torch_calls_cuda_is_known() -> None:
+    """NVIDIA's on Linux, Windows and Tegra; AMD's, for torch built for ROCm."""
+    names = {node.name for node in DEVICE_NODES}
+    assert names == {"nvidiactl", "dxg", "nvmap", "kfd"}
 
 
 def test_finding_out_imports_no_torch_where_there_is_no_driver() -> None:
