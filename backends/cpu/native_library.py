@@ -21,7 +21,9 @@ VARIANT_VARIABLE: Final = "HYBRID_CPU_ISA"
 ModelHandle = NewType("ModelHandle", int)
 """A model that the library made: an address, 0 never."""
 
-_REINSTALL: Final = "reinstall hybrid-llm-engine where a C++20 compiler (g++) is found"
+_REINSTALL: Final = (
+    "reinstall hybrid-llm-engine where a C++20 compiler (g++ 11 or newer) is found"
+)
 _SIGNATURES: Final = {
     "hybrid_cpu_abi_version": (c_int32, ()),
     "hybrid_cpu_num_variants": (c_int32, ()),

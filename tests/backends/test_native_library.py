@@ -101,8 +101,9 @@ def test_the_library_is_found_beside_the_module(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Under the suffix of the interpreter that runs."""
+    built = open_library().path  # before the module is moved
     place = _use_folder(monkeypatch, tmp_path)
-    shutil.copy(open_library().path, place)
+    shutil.copy(built, place)
     assert load_library().path == place
 
 
