@@ -1,6 +1,7 @@
 """Makes a model of a built engine in the compiled kernels, and ends it again."""
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any, Final
@@ -17,6 +18,8 @@ from .native_library import ModelHandle, NativeLibrary
 class NativeModel:
     """A model in the kernels, with all that it points to.
 
+    One that is dropped without `close` ends as if it were closed.
+
     Raises:
         ConfigError: the instruction set that was asked for does not run here.
         ExecutorFailed: the kernels refuse the plan, or there is no memory for it.
@@ -31,7 +34,12 @@ class NativeModel:
         self._derived: Final = _derived_arrays(engine)
         self._cells: KVCells | None = None
         config = _config(library, engine, self._derived, num_threads)
-        self._handle: ModelHandle | None = library.create(config)
+        handle = library.create(config)
+        self._handle: ModelHandle | None = handle
+        # Before what it points to is freed: finalizers run ahead of that.
+        self._end: Final = weakref.finalize(self, library.destroy, handle)
+        # At the end of the process a thread may be in a step; the system frees all.
+        self._end.atexit = False
 
     def bind(self, cells: KVCells) -> None:
         """Take a pool for every step from here on."""
@@ -50,8 +58,7 @@ class NativeModel:
 
     def close(self) -> None:
         """End the model's threads, let go of weights and pool. Twice is no error."""
-        if self._handle is not None:
-            self._library.destroy(self._handle)
+        self._end()
         self._handle = self._engine = self._cells = None
 
 

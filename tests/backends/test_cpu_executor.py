@@ -1,5 +1,6 @@
 """What the cpu executor does beyond the conformance kit."""
 
+import gc
 import subprocess
 import sys
 from contextlib import closing
@@ -72,6 +73,20 @@ def test_two_models_of_one_process_do_not_meet(tmp_path: Path, folder: Path) -> 
                 assert np.array_equal(logits_in_company(model, IDS, [35]), wanted)
     with closing(load_cpu(folder).executor):
         pass
+
+
+def test_models_that_are_dropped_leave_no_threads(tmp_path: Path, folder: Path) -> None:
+    """Who forgets to close has forgotten an object, not memory and threads."""
+    tasks = Path("/proc/self/task")
+    with closing(load_cpu(folder, cache_dir=tmp_path).executor):
+        pass  # whatever libraries start for good, they have started now
+    before = len(list(tasks.iterdir()))
+    for _ in range(10):
+        loaded = load_cpu(folder, cache_dir=tmp_path)
+        assert len(list(tasks.iterdir())) > before
+        del loaded
+        gc.collect()
+    assert len(list(tasks.iterdir())) == before
 
 
 def test_more_rows_than_sequences_are_given_in_full(folder: Path) -> None:
