@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hybrid.scheduler.errors import CheckpointError, UnsupportedFeature
 
-from .model_shape import CpuModelShape
+from .model_shape import MAX_COUNT, CpuModelShape, is_count
 
 MODEL_TYPES: Final = {
     "llama": "Llama",
@@ -135,5 +135,5 @@ def _check_sizes(shape: CpuModelShape) -> None:
             f"num_key_value_heads, {shape.num_kv_heads}"
         )
     for name, value in (("sliding_window", w) for w in shape.windows if w is not None):
-        if value < 1:
-            raise UnsupportedFeature(f"{name} is {value}, must be at least 1")
+        if not is_count(value):
+            raise UnsupportedFeature(f"{name} is {value}, must be 1 to {MAX_COUNT}")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -24,16 +23,13 @@ from .engine_directory import (
     ENGINE_VERSION,
     MANIFEST_NAME,
     WEIGHTS_NAME,
-    MemoryReport,
-    PlacedOp,
     config_digest,
 )
 from .format_choice import choose_formats, settle_quantization
-from .memory_plan import MemoryPlan, plan_memory
 from .model_shape import CpuModelShape
 from .parameters import Parameters, SafetensorsParameters
-from .plan import EMBEDDING, ModelPlan, PlannedOp, WeightSpec, plan_model, weight_specs
-from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
+from .placed_plan import place_plan
+from .plan import EMBEDDING, ModelPlan, WeightSpec, plan_model, weight_specs
 from .weights_file import FormattedWeight, write_weights
 
 CHUNK_TOKENS: Final = 256
@@ -188,19 +184,14 @@ def _copy_files(source: Path, target: Path) -> None:
 def _manifest(
     shape: CpuModelShape, plan: ModelPlan, weights: tuple[FormattedWeight, ...]
 ) -> dict[str, Any]:
-    places = plan_memory(plan.lifetimes(CHUNK_TOKENS))
-    report = MemoryReport(
-        weights_by_format=_bytes_by_format(plan, weights),
-        arena_bytes=places.arena_bytes,
-        unshared_arena_bytes=places.unshared_bytes,
-    )
+    placed = place_plan(plan, CHUNK_TOKENS)
     return {
         "engine_version": ENGINE_VERSION,
         "kernel_version": ABI_VERSION,
         "chunk_tokens": CHUNK_TOKENS,
+        "arena_bytes": placed.arena_bytes,
         "shape": asdict(shape),
-        "memory": asdict(report),
-        "ops": [astuple(_placed(op, places)) for op in plan.ops],
+        "ops": [astuple(op) for op in placed.ops],
         "weights": [
             {
                 "name": weight.spec.name,
@@ -212,39 +203,3 @@ def _manifest(
         ],
         "vectors": plan.vectors,
     }
-
-
-def _placed(op: PlannedOp, places: MemoryPlan) -> PlacedOp:
-    def number(value: int | None) -> int:
-        return -1 if value is None else value
-
-    def offset(buffer: int | None) -> int:
-        return -1 if buffer is None else places.offsets[buffer]
-
-    return PlacedOp(
-        kind=op.kind,
-        flags=op.flags,
-        layer=op.layer,
-        weight=number(op.weight),
-        norm=number(op.norm),
-        norm2=number(op.key_norm),
-        format=op.format,
-        width=op.width,
-        source_offset=offset(op.reads),
-        target_offset=offset(op.writes),
-    )
-
-
-def _bytes_by_format(
-    plan: ModelPlan, weights: tuple[FormattedWeight, ...]
-) -> dict[str, int]:
-    sizes: Counter[str] = Counter()
-    for weight in weights:
-        spec, form = weight.spec, weight.format
-        sizes[form.name.lower()] += packed_bytes(form, spec.rows, spec.columns)
-        if form is Format.INT8:
-            sizes["int8"] += packed_scales(spec.rows, spec.columns) * 2
-        sizes["vectors"] += round_up(spec.rows, TILE_ROWS) * 4 * spec.has_bias
-    for length in plan.vectors.values():
-        sizes["vectors"] += round_up(length, TILE_ROWS) * 4
-    return dict(sizes)

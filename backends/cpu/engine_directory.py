@@ -1,15 +1,18 @@
 """A built engine as it lies on disk, and as it is used: mapped, never copied.
 
-<dir>/hybrid_cpu_engine.json  shape, plan, memory plan, what it was built from
+<dir>/hybrid_cpu_engine.json  shape, formats, plan with places, what it was built from
 <dir>/weights.safetensors     packed weights, 64-byte aligned
 <dir>/config.json, tokenizer  the model's own, so that the directory is a model
 
-Reading one imports no library of models and reads no weight.
+Reading one imports no library of models and reads no weight. The kernels write where
+the plan says: the stored one must be that of shape and formats, which is made again.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +25,19 @@ from hybrid.scheduler.errors import CheckpointError
 from hybrid.scheduler.shown_value import shown
 
 from .abi import ABI_VERSION, Format
-from .model_shape import CpuModelShape
+from .build_options import KV_CACHE_DTYPES, QUANTIZATIONS
+from .kv_cells import NUM_KV, cell_bytes
+from .model_shape import CpuModelShape, is_count
+from .placed_plan import PlacedOp, PlacedPlan, place_plan
+from .plan import WeightSpec, plan_model, weight_specs
 from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
 
 MANIFEST_NAME: Final = "hybrid_cpu_engine.json"
 WEIGHTS_NAME: Final = "weights.safetensors"
-ENGINE_VERSION: Final = 1
+ENGINE_VERSION: Final = 2
 """Raised when a directory would be written otherwise; ``ABI_VERSION`` when the kernels
 read weights or plans otherwise."""
+_MAX_CHUNK_TOKENS: Final = 1 << 14
 _REBUILD: Final = "build it again with `hybrid build MODEL -o DIR`"
 
 
@@ -48,22 +56,10 @@ class PackedWeight:
     bias: NDArray[np.float32] | None = field(repr=False)
     """``[rows]``."""
 
-
-@dataclass(frozen=True, slots=True)
-class PlacedOp:
-    """One op, every field as ``abi.Op`` has it: ``Op(*dataclasses.astuple(op))``."""
-
-    kind: int
-    flags: int
-    layer: int
-    weight: int
-    norm: int
-    norm2: int
-    format: int
-    width: int
-    source_offset: int
-    """Bytes into the arena, or -1."""
-    target_offset: int
+    @property
+    def has_bias(self) -> bool:
+        """Whether one is added to each row."""
+        return self.bias is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +102,13 @@ class BuiltEngine:
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token over all layers, scales of int8 included."""
         shape = self.shape
-        size = {"float32": 4, "bfloat16": 2, "int8": 1}[self.kv_cache_dtype]
-        head = shape.head_dim * size + 4 * (self.kv_cache_dtype == "int8")
-        return 2 * shape.num_layers * shape.num_kv_heads * head
+        cell = cell_bytes(
+            num_kv_heads=shape.num_kv_heads,
+            block_size=1,
+            head_dim=shape.head_dim,
+            dtype=self.kv_cache_dtype,
+        )
+        return NUM_KV * shape.num_layers * cell
 
 
 def read_engine(directory: Path) -> BuiltEngine:
@@ -167,20 +167,80 @@ def _check_config(directory: Path, manifest: Mapping[str, Any]) -> None:
 def _engine(
     directory: Path, manifest: Mapping[str, Any], stored: SafetensorsMap
 ) -> BuiltEngine:
+    shape = CpuModelShape.from_json(manifest["shape"])
+    weights = tuple(_weight(stored, **weight) for weight in manifest["weights"])
+    vectors = tuple(
+        _numbers(stored, name, length) for name, length in manifest["vectors"].items()
+    )
+    plan = _checked_plan(manifest, shape, weights)
     return BuiltEngine(
         directory=directory,
-        shape=CpuModelShape.from_json(manifest["shape"]),
-        quantization=manifest["quantization"],
-        kv_cache_dtype=manifest["kv_cache_dtype"],
+        shape=shape,
+        quantization=_one_of(QUANTIZATIONS, manifest["quantization"]),
+        kv_cache_dtype=_one_of(KV_CACHE_DTYPES, manifest["kv_cache_dtype"]),
         chunk_tokens=manifest["chunk_tokens"],
-        ops=tuple(PlacedOp(*fields) for fields in manifest["ops"]),
-        weights=tuple(_weight(stored, **weight) for weight in manifest["weights"]),
-        vectors=tuple(
-            _numbers(stored, name, length)
-            for name, length in manifest["vectors"].items()
+        ops=plan.ops,
+        weights=weights,
+        vectors=vectors,
+        memory=MemoryReport(
+            weights_by_format=_bytes_by_format(weights, vectors),
+            arena_bytes=plan.arena_bytes,
+            unshared_arena_bytes=plan.unshared_arena_bytes,
         ),
-        memory=MemoryReport(**manifest["memory"]),
     )
+
+
+def _checked_plan(
+    manifest: Mapping[str, Any], shape: CpuModelShape, weights: Sequence[PackedWeight]
+) -> PlacedPlan:
+    """Make the plan again, and compare."""
+    chunk_tokens = manifest["chunk_tokens"]
+    if not is_count(chunk_tokens) or chunk_tokens > _MAX_CHUNK_TOKENS:
+        raise ValueError(
+            f"chunk_tokens is {shown(chunk_tokens)}, must be 1 to {_MAX_CHUNK_TOKENS}"
+        )
+    specs = weight_specs(shape)
+    for weight, spec in zip_longest(weights, specs):
+        found, wanted = (_described(item) for item in (weight, spec))
+        if found != wanted or not is_count(spec.rows):
+            raise ValueError(f"weight {found}, the shape has {wanted}")
+    plan = plan_model(shape, {weight.name: weight.format for weight in weights})
+    if list(manifest["vectors"].items()) != list(plan.vectors.items()):
+        raise ValueError("norms are not those of the shape")
+    placed = place_plan(plan, chunk_tokens)
+    ops = [list(astuple(op)) for op in placed.ops]
+    if (manifest["ops"], manifest["arena_bytes"]) != (ops, placed.arena_bytes):
+        raise ValueError("ops are not those of the shape")
+    return placed
+
+
+def _described(item: PackedWeight | WeightSpec | None) -> str:
+    if item is None:
+        return "none"
+    bias = " + bias" if item.has_bias else ""
+    return f"{item.name} [{item.rows}, {item.columns}]{bias}"
+
+
+def _one_of(known: Sequence[str], value: str) -> str:
+    if value not in known:
+        raise ValueError(f"{shown(value)} is none of {', '.join(known)}")
+    return value
+
+
+def _bytes_by_format(
+    weights: Sequence[PackedWeight], vectors: Sequence[NDArray[np.float32]]
+) -> Mapping[str, int]:
+    sizes: Counter[str] = Counter()
+    numbers = [*vectors]
+    for weight in weights:
+        name = weight.format.name.lower()
+        sizes[name] += weight.data.nbytes
+        if weight.scales is not None:
+            sizes[name] += weight.scales.nbytes
+        if weight.bias is not None:
+            numbers.append(weight.bias)
+    sizes["vectors"] = sum(round_up(len(v), TILE_ROWS) * v.itemsize for v in numbers)
+    return sizes
 
 
 def _weight(

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid.backends.cpu.abi import Format, OpFlag, OpKind
-from hybrid.backends.cpu.engine_directory import BuiltEngine, PackedWeight, PlacedOp
+from hybrid.backends.cpu.engine_directory import BuiltEngine, PackedWeight
+from hybrid.backends.cpu.placed_plan import PlacedOp
 from hybrid.backends.cpu.weight_packing import from_bfloat16, to_bfloat16, unpack
 
 Floats = NDArray[np.float32]

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from hybrid import EngineConfig, HybridEngine, SamplingParams, build_engine
 from hybrid.backends.cpu.abi import Format, OpFlag, OpKind
-from hybrid.backends.cpu.engine_directory import BuiltEngine, PlacedOp
+from hybrid.backends.cpu.engine_directory import BuiltEngine
 from hybrid.backends.cpu.native_runner import NativeRunner
+from hybrid.backends.cpu.placed_plan import PlacedOp
 from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.events import configure_logging
 from tests.backends.kernel_plan import Arena, Plan, op
