@@ -1,7 +1,10 @@
 """``hybrid build``: finds a model and compiles it for the executor ``cpu``."""
 
+import errno
+import os
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -25,6 +28,8 @@ from .models.resolve import resolve_model
 
 log = structlog.get_logger()
 
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
 
 def build_model(
     model: str,
@@ -38,30 +43,49 @@ def build_model(
 
     Args:
         model: a known name, a directory, a .gguf file or a Hugging Face id.
-        target: the directory to write; it appears whole or not at all.
+        target: the directory to write, or a symbolic link to it; it appears whole or
+            not at all.
         options: what the engine is to be.
         revision: of a Hugging Face id.
         progress: told of what is fetched, converted and built.
 
     Raises:
-        ConfigError: ``target`` holds something else, or ``model`` is an engine.
+        ConfigError: ``target`` holds something else or cannot be replaced, or ``model``
+            is an engine.
         UnsupportedFeature: the kernels cannot run this model; says why.
         CheckpointError: the model's files are at fault (``ModelNotFound``: absent).
         OSError: ``target`` cannot be written.
     """
-    target = target.absolute()
+    target = Path(os.path.realpath(target))
     _check_target(target)
     source = _find(model, options, revision, progress)
-    keep_directory(
-        target,
-        partial(_write, source, options, progress),
-        # What is there was built otherwise, or is to be built again.
-        is_whole=lambda _: False,
-    )
+    try:
+        keep_directory(
+            target,
+            partial(_write, source, options, progress),
+            # What is there was built otherwise, or is to be built again.
+            is_whole=lambda _: False,
+        )
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            # The file that did not fit stood in a folder that is gone again.
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        raise
     return read_engine(target)
 
 
 def _check_target(target: Path) -> None:
+    """Refuse what could not be replaced, before a long build is for nothing."""
+    if target.is_mount():
+        raise ConfigError(
+            f"output is {target}, a mount point, which cannot be replaced; name a "
+            "directory in it"
+        )
+    if Path.cwd().is_relative_to(target):
+        raise ConfigError(
+            f"output is {target}, where this command runs, so that it cannot be "
+            "replaced; name another directory"
+        )
     if not target.exists() or (target / MANIFEST_NAME).is_file():
         return
     if not target.is_dir() or any(target.iterdir()):

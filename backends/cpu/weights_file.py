@@ -94,7 +94,7 @@ def write_weights(
 
     Raises:
         CheckpointError: a number is not finite, or too large for a scale.
-        OSError: it cannot be written.
+        OSError: it cannot be written; says how many bytes it takes.
     """
     entries = [
         entry for weight in weights for entry in _weight_entries(parameters, weight)
@@ -103,11 +103,15 @@ def write_weights(
         entries.append(_vector_entry(name, (name,), length, parameters))
     total = sum(entry.num_bytes for entry in entries)
     done = 0
-    with path.open("wb") as file:
-        file.write(_preamble(entries))
-        for made in _in_order(chunk for entry in entries for chunk in entry.chunks):
-            done += file.write(made.data)
-            progress(done, total)
+    try:
+        with path.open("wb") as file:
+            file.write(_preamble(entries))
+            for made in _in_order(chunk for entry in entries for chunk in entry.chunks):
+                done += file.write(made.data)
+                progress(done, total)
+    except OSError as error:
+        told = f"{error.strerror}; the weights take {total:,} bytes"
+        raise OSError(error.errno, told, str(path)) from error
 
 
 def _in_order(chunks: Iterator[Chunk]) -> Iterator[NDArray[Any]]:

@@ -1,12 +1,18 @@
 """``hybrid build``: what it prints, what it writes, what it refuses."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hybrid import LLM, SamplingParams, model_build
 from hybrid.backends.cpu import native_library
-from hybrid.backends.cpu.engine_directory import MANIFEST_NAME, read_engine
+from hybrid.backends.cpu.engine_build import build_engine_directory
+from hybrid.backends.cpu.engine_directory import (
+    MANIFEST_NAME,
+    WEIGHTS_NAME,
+    read_engine,
+)
 from hybrid.backends.cpu.native_library import NativeUnavailable, load_library
 from hybrid.cli import run
 from tests.backends.tiny_checkpoints import make_model, write_gguf
@@ -113,6 +119,61 @@ def test_a_failed_build_leaves_the_old_engine(
     assert capsys.readouterr().err == f"error: {out}: No space left on device\n"
     assert read_engine(out).quantization == "int8"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_full_disk_is_named_with_what_it_takes(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """By the directory that was asked for, not by the one that was to become it."""
+    out = tmp_path / "engine"
+
+    def write(*arguments: Any) -> None:
+        (arguments[2] / WEIGHTS_NAME).symlink_to("/dev/full")
+        build_engine_directory(*arguments)
+
+    monkeypatch.setattr(model_build, "build_engine_directory", write)
+    assert run(["build", model, "-o", str(out), "--quantization", "int8"]) == 1
+    told = f"error: {out}: No space left on device; the weights take 110,080 bytes\n"
+    assert capsys.readouterr().err == told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("/proc", "output is /proc, a mount point"),
+        (".", "here, where this command runs"),
+        ("..", ", where this command runs"),
+    ],
+)
+def test_what_cannot_be_replaced_is_refused_before_the_build(
+    *,
+    model: str,
+    out: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Captured,
+) -> None:
+    """Not after minutes; even where it is empty."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(model_build, "build_engine_directory", None)
+    assert run(["build", model, "-o", out]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_link_stays_a_link(*, model: str, is_built: bool, tmp_path: Path) -> None:
+    """What it names is written, be it there already or not."""
+    out, link = tmp_path / "engine", tmp_path / "current"
+    link.symlink_to(out)
+    if is_built:
+        assert run(["build", model, "-o", str(out), "--quantization", "bf16"]) == 0
+    assert run(["build", model, "-o", str(link), "--quantization", "int8"]) == 0
+    assert link.readlink() == out
+    assert not out.is_symlink()
+    assert read_engine(out).quantization == "int8"
 
 
 def test_an_engine_is_no_checkpoint(
