@@ -15,6 +15,7 @@ from tests.backends.kernel_cells import Cells, CellShape
 from tests.backends.kernel_plan import Arena, Plan, op
 from tests.backends.kernel_stand import VARIANTS, KernelModel
 from tests.backends.kernel_step import StepArrays, make_step
+from tests.backends.packed_matrix import from_bf16, to_bf16
 
 _Array = NDArray[Any]
 FORMATS = [Format.F32, Format.BF16, Format.INT8]
@@ -114,8 +115,8 @@ class Case:
                 :, blocks, :, tokens % self.block_size
             ]  # [tokens, 2, heads, D]
             keys, values = kv.repeat(self.group, axis=2).transpose(1, 2, 0, 3)
-            rows = queries[step.query_start[seq] :][:new].transpose(1, 0, 2)
-            scores = rows @ keys.transpose(0, 2, 1) * self.head_dim**-0.5
+            rows = self._scaled(queries[step.query_start[seq] :][:new])
+            scores = rows.transpose(1, 0, 2) @ keys.transpose(0, 2, 1)
             distance = tokens[computed:, None] - tokens
             seen = distance >= 0
             if self.window:
@@ -125,6 +126,13 @@ class Case:
             weights /= weights.sum(axis=-1, keepdims=True)
             out.append((weights @ values).transpose(1, 0, 2))
         return np.concatenate(out)
+
+    def _scaled(self, queries: _Array) -> _Array:
+        """Scale queries in float32; those that meet bfloat16 keys are rounded to it."""
+        scaled = queries * np.float32(self.head_dim**-0.5)
+        if self.format == Format.BF16:
+            scaled = from_bf16(to_bf16(scaled))
+        return scaled.astype(np.float64)
 
     def check(self, variant: str, num_threads: int = 1) -> None:
         """Compare the two."""

@@ -43,7 +43,8 @@ enum OpKind : int32_t {
   OP_NORM = 1,        // in f32 [width] -> RMS norm by vectors[norm] -> out in `format`
   OP_LINEAR = 2,      // in (activation for `weight`) -> out f32 [weight.rows]
   OP_ROPE_KV = 3,     // in f32 [q|k|v]: norms heads if asked, rotates q in place, stores k, v
-  OP_ATTENTION = 4,   // in f32 [q|k|v] (q rotated) -> out f32 [num_heads * head_dim]
+  OP_ATTENTION = 4,   // in f32 [q|k|v] (q rotated) -> out f32 [num_heads * head_dim]; over
+                      // bfloat16 cells the scaled q is rounded to bfloat16, too
   OP_SILU_MUL = 5,    // in f32 [2 * width], gate then up -> silu(gate) * up in `format`
   OP_CONVERT = 6,     // in f32 [width] -> out in `format`
   OP_SELECT_ROWS = 7, // in f32 [width] of all tokens -> out f32 of the rows with logits

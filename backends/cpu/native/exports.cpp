@@ -2,9 +2,6 @@
 
 #include "model.h"
 
-#include <new>
-#include <system_error>
-
 #define HYBRID_EXPORT __attribute__((visibility("default")))
 
 namespace {
@@ -64,9 +61,7 @@ HYBRID_EXPORT int32_t hybrid_cpu_create(const ModelConfig *config, void **model)
     return STATUS_BAD_CONFIG;
   try {
     *model = new hybrid::Model(*config, *VARIANTS[config->variant].kernels);
-  } catch (const std::bad_alloc &) {
-    return STATUS_NO_MEMORY;
-  } catch (const std::system_error &) { // no more threads
+  } catch (...) { // of memory, or of threads, which the standard library says otherwise
     return STATUS_NO_MEMORY;
   }
   return STATUS_OK;
@@ -83,7 +78,7 @@ HYBRID_EXPORT int32_t hybrid_cpu_forward(void *model, const Step *step) {
     return status;
   try {
     target.forward(*step);
-  } catch (const std::bad_alloc &) {
+  } catch (...) { // before any thread was asked for anything: of memory
     return STATUS_NO_MEMORY;
   }
   return STATUS_OK;

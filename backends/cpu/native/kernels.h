@@ -115,7 +115,8 @@ constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
 }
 
 extern const Kernels kernels_portable;
-#if defined(__x86_64__) && defined(__GNUC__)
+// Clang does not know the pragma that allows a file its instructions.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HYBRID_CPU_X86 1
 extern const Kernels kernels_avx2;
 extern const Kernels kernels_avx512;

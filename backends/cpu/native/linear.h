@@ -120,6 +120,13 @@ static inline void add_group(const uint8_t *group, int64_t block_bytes, const in
   }
 }
 
+// Which groups' weights a tile fetches into the cache while it multiplies: those `offset`
+// bytes on, at every group g with g % every == phase.
+struct Fetch {
+  int64_t offset;
+  int32_t every, phase;
+};
+
 // Scales of a row's groups, then their sums times these.
 static inline const float *group_scales(const char *row, int32_t padded) {
   return reinterpret_cast<const float *>(row + padded);
@@ -127,7 +134,8 @@ static inline const float *group_scales(const char *row, int32_t padded) {
 
 // Eight-bit and 4-bit weights: whole sums of a group, scaled and added group by group.
 template <int32_t FORMAT, int R, int B>
-static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t row) {
+static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t row,
+                                  Fetch fetch) {
   const Weight &weight = *task.weight;
   const int32_t padded = static_cast<int32_t>(round_up(weight.columns, GROUP));
   const int32_t num_groups = padded / GROUP;
@@ -141,7 +149,16 @@ static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t
     for (int b = 0; b < B; ++b)
       sums[r][b] = set1(0.0f);
   }
+  int32_t until_fetch = fetch.phase;
   for (int32_t g = 0; g < num_groups; ++g, group += group_bytes(FORMAT)) {
+    if (until_fetch-- == 0) {
+      until_fetch = fetch.every - 1;
+      HYBRID_UNROLL
+      for (int b = 0; b < B; ++b) {
+        for (int64_t i = 0; i < group_bytes(FORMAT); i += 64)
+          prefetch(group + b * block_bytes + fetch.offset + i);
+      }
+    }
     Ints dots[R][B];
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -179,38 +196,48 @@ static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t
 
 // R rows by all blocks from `block` to `last`.
 template <int32_t FORMAT, int R>
-static void strip(const LinearTask &task, int32_t block, int32_t last, int64_t row) {
+static void strip(const LinearTask &task, int32_t block, int32_t last, int64_t row,
+                  [[maybe_unused]] Fetch fetch) {
   constexpr bool has_groups = FORMAT == FORMAT_INT8 || FORMAT == FORMAT_INT4;
   for (; block + 3 <= last; block += 3) {
     if constexpr (has_groups)
-      tile_of_groups<FORMAT, R, 3>(task, block, row);
+      tile_of_groups<FORMAT, R, 3>(task, block, row, fetch);
     else
       tile<FORMAT, R, 3>(task, block, row);
   }
   for (; block < last; ++block) {
     if constexpr (has_groups)
-      tile_of_groups<FORMAT, R, 1>(task, block, row);
+      tile_of_groups<FORMAT, R, 1>(task, block, row, fetch);
     else
       tile<FORMAT, R, 1>(task, block, row);
   }
 }
 
-// Three blocks at a time, whose weights stay near for all rows.
+// Fetched ahead by the first rows of a panel, where nobody has fetched it before.
+constexpr int32_t GROUPS_AHEAD = 8;
+
+// A panel of three blocks at a time, whose weights stay near for all rows; rows but the
+// first four fetch the next panel between their sums.
 template <int32_t FORMAT>
 static void product(const LinearTask &task, int32_t first_block, int32_t num_blocks,
                     int64_t row, int32_t num_rows) {
-  const int32_t end_block = first_block + num_blocks;
+  const int32_t end_block = first_block + num_blocks, num_strips = (num_rows + 3) / 4;
+  const int64_t panel_bytes = 3 * (round_up(task.weight->columns, GROUP) / GROUP) * group_bytes(FORMAT);
   for (int32_t block = first_block; block < end_block; block += 3) {
     const int32_t last = block + 3 < end_block ? block + 3 : end_block;
+    Fetch fetch = {GROUPS_AHEAD * group_bytes(FORMAT), 1, 0};
     int64_t r = row;
     const int64_t end = row + num_rows;
-    for (; r + 4 <= end; r += 4)
-      strip<FORMAT, 4>(task, block, last, r);
-    switch (end - r) {
-    case 1: strip<FORMAT, 1>(task, block, last, r); break;
-    case 2: strip<FORMAT, 2>(task, block, last, r); break;
-    case 3: strip<FORMAT, 3>(task, block, last, r); break;
-    default: break;
+    for (int32_t s = 1; r < end; r += 4, ++s) {
+      switch (end - r) {
+      case 1: strip<FORMAT, 1>(task, block, last, r, fetch); break;
+      case 2: strip<FORMAT, 2>(task, block, last, r, fetch); break;
+      case 3: strip<FORMAT, 3>(task, block, last, r, fetch); break;
+      default: strip<FORMAT, 4>(task, block, last, r, fetch); break;
+      }
+      fetch = {panel_bytes, num_strips - 1, s - 1};
+      if (last == end_block)
+        fetch.phase = -1; // never: there is no next panel
     }
   }
 }

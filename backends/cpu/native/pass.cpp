@@ -11,6 +11,8 @@ namespace {
 constexpr int32_t UNIT_ROWS = 64;
 // Enough that a thread with half a core delays nobody for long.
 constexpr int32_t UNITS_PER_THREAD = 8;
+// Of the steps between products: less than this is done sooner than handed over.
+constexpr int64_t UNIT_NUMBERS = 8192;
 
 double now() {
   using namespace std::chrono;
@@ -40,10 +42,11 @@ int64_t Pass::num_rows(const Op &op) const {
   return selected ? last_row_ - first_row_ : last_token_ - first_token_;
 }
 
-int32_t Pass::share(int64_t num_pieces) {
+int32_t Pass::share(int64_t num_pieces, int64_t numbers) {
   num_pieces_ = num_pieces;
-  num_units_ = static_cast<int32_t>(
-      std::min<int64_t>(num_pieces, UNITS_PER_THREAD * model_.config_.num_threads));
+  const int64_t most = std::min<int64_t>(num_pieces, UNITS_PER_THREAD * model_.config_.num_threads);
+  const int64_t worth = (num_pieces * numbers + UNIT_NUMBERS - 1) / UNIT_NUMBERS;
+  num_units_ = static_cast<int32_t>(std::min(most, worth));
   return num_units_;
 }
 
@@ -55,16 +58,20 @@ int32_t Pass::begin(int32_t stage) {
   const Op *op = stages_[static_cast<size_t>(stage)].op;
   const int32_t num_tasks = static_cast<int32_t>(tasks_.size());
   if (!op)
-    return share(last_token_ - first_token_);
+    return share(last_token_ - first_token_, 16 * model_.config_.head_dim);
   switch (op->kind) {
   case OP_LINEAR: return begin_linear(*op);
   case OP_ROPE_KV:
-    return share(num_rows(*op) * (model_.config_.num_heads + 2 * model_.config_.num_kv_heads));
+    return share(num_rows(*op) * (model_.config_.num_heads + 2 * model_.config_.num_kv_heads),
+                 model_.config_.head_dim);
   case OP_ATTENTION:
     if (is_split_ && !stages_[static_cast<size_t>(stage)].merges)
       return num_tasks * most_parts_;
     return num_tasks;
-  default: return share(num_rows(*op));
+  case OP_EMBED:
+    return share(num_rows(*op), model_.weights_[static_cast<size_t>(op->weight)].columns);
+  case OP_SILU_MUL: return share(num_rows(*op), 4 * int64_t{op->width});
+  default: return share(num_rows(*op), op->width);
   }
 }
 

@@ -45,7 +45,8 @@ private:
     int32_t num_blocks, unit_blocks, num_rows, row_units;
   };
 
-  int32_t share(int64_t num_pieces);
+  // Each piece is about `numbers` numbers of work.
+  int32_t share(int64_t num_pieces, int64_t numbers);
   Range pieces(int32_t unit) const;
   int32_t begin_linear(const Op &op);
   int64_t num_rows(const Op &op) const;

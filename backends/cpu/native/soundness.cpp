@@ -6,8 +6,8 @@ namespace hybrid {
 namespace {
 
 bool fits(const ModelConfig &config, int64_t offset, int64_t row_bytes) {
-  return offset >= 0 && offset % 64 == 0 && row_bytes > 0 &&
-         offset + row_bytes * config.chunk_tokens <= config.arena_bytes;
+  return offset >= 0 && offset <= config.arena_bytes && offset % 64 == 0 && row_bytes > 0 &&
+         row_bytes <= (config.arena_bytes - offset) / config.chunk_tokens;
 }
 
 bool is_activation(int32_t format) {
@@ -106,7 +106,8 @@ bool is_sound(const ModelConfig &config) {
   if (config.num_threads < 1 || config.chunk_tokens < 1 || config.num_ops < 0 ||
       config.arena_bytes < 0 || config.vocab_size < 1 || config.num_kv_heads < 1 ||
       config.num_heads < 1 || config.num_heads % config.num_kv_heads ||
-      config.head_dim < 2 || config.head_dim % 2 || config.num_layers < 0)
+      config.head_dim < 2 || config.head_dim % 2 || config.num_layers < 0 ||
+      config.num_weights < 0 || config.num_vectors < 0)
     return false;
   for (int32_t i = 0; i < config.num_weights; ++i)
     if (!is_sound_weight(config.weights[i]))

@@ -14,6 +14,10 @@ constexpr int SPINS = 1000;
 
 uint32_t turn_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> (2 * COUNT_BITS)); }
 
+bool has_unit(uint64_t ticket) {
+  return (ticket & COUNT_MASK) < (ticket >> COUNT_BITS & COUNT_MASK);
+}
+
 void pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -23,11 +27,18 @@ void pause() {
 } // namespace
 
 Team::Team(int32_t num_threads) {
-  for (int32_t thread = 1; thread < num_threads; ++thread)
-    threads_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int32_t thread = 1; thread < num_threads; ++thread)
+      threads_.emplace_back([this, thread] { work(thread); });
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { close(); }
+
+void Team::close() {
   is_closed_.store(true);
   publish(0);
   for (std::thread &thread : threads_)
@@ -42,10 +53,13 @@ void Team::run(Job &job) {
 
 void Team::work(int32_t thread) {
   for (;;) {
-    const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    // Looked at first: adds to a ticket without units left would carry into its turn.
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    if (has_unit(ticket))
+      ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
     const int32_t unit = static_cast<int32_t>(ticket & COUNT_MASK);
     const int32_t num_units = static_cast<int32_t>(ticket >> COUNT_BITS & COUNT_MASK);
-    if (unit >= num_units) {
+    if (!has_unit(ticket)) {
       if (num_units == 0 && (thread == 0 || is_closed_.load()))
         return;
       wait_for_turn(turn_of(ticket));
@@ -77,7 +91,8 @@ void Team::publish(int32_t num_units) {
   ticket_.store(uint64_t{turn} << (2 * COUNT_BITS) |
                     static_cast<uint64_t>(num_units) << COUNT_BITS,
                 std::memory_order_seq_cst);
-  if (num_sleepers_.load(std::memory_order_seq_cst) > 0)
+  // A single unit is run by the thread that publishes it, before it could be handed over.
+  if (num_units != 1 && num_sleepers_.load(std::memory_order_seq_cst) > 0)
     turn_.notify_all();
 }
 

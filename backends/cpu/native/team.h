@@ -42,6 +42,7 @@ private:
   void work(int32_t thread);
   void open_stage(int32_t stage);
   void publish(int32_t num_units);
+  void close();
   void wait_for_turn(uint32_t old);
 
   // From high to low bits: turn, units of the open stage (0: the job is done), units taken.

@@ -6,6 +6,7 @@
 #include "activation.h"
 #include "linear.h"
 #include "rope.h"
+#include "attention_tile.h"
 #include "attention.h"
 
 static constexpr Kernels make_kernels() {

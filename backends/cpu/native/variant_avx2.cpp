@@ -17,6 +17,6 @@ namespace {
 #include "variant.h"
 } // namespace
 
-extern const Kernels kernels_avx2 = make_kernels();
+extern constinit const Kernels kernels_avx2 = make_kernels();
 } // namespace hybrid
 #endif

@@ -18,6 +18,6 @@ namespace {
 #include "variant.h"
 } // namespace
 
-extern const Kernels kernels_avx512_bf16 = make_kernels();
+extern constinit const Kernels kernels_avx512_bf16 = make_kernels();
 } // namespace hybrid
 #endif

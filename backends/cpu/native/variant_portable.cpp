@@ -10,5 +10,5 @@ namespace {
 #include "variant.h"
 } // namespace
 
-extern const Kernels kernels_portable = make_kernels();
+extern constinit const Kernels kernels_portable = make_kernels();
 } // namespace hybrid

@@ -1,0 +1,114 @@
+// A tile of 32 tokens of the paged cache: where its rows lie, and its K as attention
+// multiplies it.
+
+constexpr int64_t cell_number_bytes(int32_t format) {
+  return format == FORMAT_F32 ? 4 : format == FORMAT_BF16 ? 2 : 1;
+}
+
+// 16 numbers of a token's K or V from i on, 0 beyond head_dim.
+template <int32_t FORMAT>
+static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim, float scale) {
+  const char *numbers = row + i * cell_number_bytes(FORMAT);
+  char sixteen[LANES * 4] = {};
+  if (dim - i < LANES) {
+    __builtin_memcpy(sixteen, numbers, static_cast<size_t>((dim - i) * cell_number_bytes(FORMAT)));
+    numbers = sixteen;
+  }
+  if constexpr (FORMAT == FORMAT_F32)
+    return load(reinterpret_cast<const float *>(numbers));
+  else if constexpr (FORMAT == FORMAT_BF16)
+    return load_bf16(reinterpret_cast<const uint16_t *>(numbers));
+  else
+    return mul(load_s8(reinterpret_cast<const int8_t *>(numbers)), set1(scale));
+}
+
+// Where K and V of a tile's tokens lie; `count` of them exist.
+struct TileRows {
+  int32_t count;
+  const char *keys[ATTENTION_TILE];
+  const char *values[ATTENTION_TILE];
+  float key_scales[ATTENTION_TILE];
+  float value_scales[ATTENTION_TILE];
+};
+
+template <int32_t FORMAT>
+static inline void find_rows(const AttentionTask &task, int32_t first, int32_t last,
+                             TileRows &rows) {
+  const KvPool &pool = *task.pool;
+  const int32_t size = pool.block_size;
+  const int64_t row_bytes = task.shape.head_dim * cell_number_bytes(FORMAT);
+  const int64_t scales = int64_t{task.shape.num_kv_heads} * size * task.shape.head_dim;
+  const int32_t *block = task.block_ids + first / size;
+  const int64_t head = int64_t{task.kv_head} * size;
+  int32_t slot = first % size;
+  rows.count = last - first < ATTENTION_TILE ? last - first : ATTENTION_TILE;
+  for (int32_t t = 0; t < rows.count; ++block, slot = 0) {
+    const char *cell = static_cast<const char *>(pool.base) + *block * pool.block_stride +
+                       task.layer * pool.layer_stride;
+    for (; slot < size && t < rows.count; ++slot, ++t) {
+      rows.keys[t] = cell + (head + slot) * row_bytes;
+      rows.values[t] = rows.keys[t] + pool.kv_stride;
+      if constexpr (FORMAT == FORMAT_INT8) {
+        const char *scale = cell + scales + (head + slot) * 4;
+        __builtin_memcpy(rows.key_scales + t, scale, 4);
+        __builtin_memcpy(rows.value_scales + t, scale + pool.kv_stride, 4);
+      }
+    }
+  }
+}
+
+// Fetches the next tile's K or V a row at a time, between this tile's sums: a head's rows
+// in a block are too short a run for the machine to see it coming, and all of them at once
+// wait in line for the few fetches that a core has under way.
+struct Ahead {
+  const char *const *rows;
+  int32_t count; // 0: there is no next tile
+  int64_t row_bytes;
+  int32_t fetched = 0;
+
+  inline void fetch_row() {
+    if (fetched >= count)
+      return;
+    for (int64_t i = 0; i < row_bytes; i += 64)
+      prefetch(rows[fetched] + i);
+    ++fetched;
+  }
+};
+
+// Numbers of K that one 32-bit lane holds: bfloat16 goes by pairs, as it is multiplied.
+constexpr int32_t numbers_per_lane(int32_t format) { return format == FORMAT_BF16 ? 2 : 1; }
+
+// 16 lanes of a token's K from number i on, 0 beyond head_dim.
+template <int32_t FORMAT>
+static inline Floats key_lanes(const char *row, int32_t i, int32_t dim, float scale) {
+  if constexpr (FORMAT == FORMAT_BF16) {
+    float sixteen[LANES] = {};
+    if (dim - i >= 2 * LANES)
+      return load(reinterpret_cast<const float *>(row + i * 2));
+    __builtin_memcpy(sixteen, row + i * 2, static_cast<size_t>(dim - i) * 2);
+    return load(sixteen);
+  } else {
+    return cell_numbers<FORMAT>(row, i, dim, scale);
+  }
+}
+
+// K of 32 tokens as [lanes of a token][32]; tokens that do not exist are zeros.
+template <int32_t FORMAT>
+static inline void load_keys(const TileRows &rows, int32_t dim, float *keys) {
+  constexpr int32_t PER_LANE = numbers_per_lane(FORMAT);
+  for (int32_t half = 0; half < ATTENTION_TILE; half += LANES) {
+    const int32_t count = rows.count - half;
+    for (int32_t i = 0; i < dim; i += LANES * PER_LANE) {
+      Floats square[LANES];
+      _Pragma("GCC unroll 16")
+      for (int32_t t = 0; t < LANES; ++t)
+        square[t] = t < count ? key_lanes<FORMAT>(rows.keys[half + t], i, dim,
+                                                  rows.key_scales[half + t])
+                              : set1(0.0f);
+      transpose(square);
+      _Pragma("GCC unroll 16")
+      for (int32_t d = 0; d < LANES; ++d)
+        store(keys + (i / PER_LANE + d) * ATTENTION_TILE + half, square[d]);
+    }
+  }
+}
