@@ -5,6 +5,7 @@ without gaps, which safetensors does not allow.
 """
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -228,10 +229,12 @@ class _Packing:
         numbers, form = self.parameters.read(name, rows), self.weight.format
         if form in _LIMITS:
             largest = float(np.abs(numbers).max())
-            if not largest <= _LIMITS[form]:
+            if not math.isfinite(largest):
+                raise CheckpointError(f"{name} holds what is no finite number")
+            if largest > _LIMITS[form]:
                 raise CheckpointError(
                     f"{name} has a number of {largest:g}; {form.name.lower()} holds "
-                    f"up to {_LIMITS[form]:g}"
+                    f"up to {_LIMITS[form]:g}; use quantization=bf16"
                 )
         return numbers
 
