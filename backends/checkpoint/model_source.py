@@ -30,6 +30,13 @@ class ModelSource:
     """The .gguf that a Hugging Face directory was converted from; ``None``: none."""
 
     @property
+    def original(self) -> "ModelSource":
+        """The .gguf that it was converted from, or itself."""
+        if self.origin is None:
+            return self
+        return ModelSource(self.name, self.origin, CheckpointFormat.GGUF)
+
+    @property
     def fingerprint(self) -> str:
         """Changes when the files do: resolved path, sizes and modification times."""
         files = [self.path]

@@ -83,12 +83,26 @@ def build_engine_directory(
     write_weights(target / WEIGHTS_NAME, parameters, weights, plan.vectors, report)
     _copy_files(source.path, target)
     manifest = _manifest(shape, plan, weights) | {
-        "built_from": source.fingerprint,
+        "source": str(source.original.path.resolve()),
+        "source_fingerprint": source.original.fingerprint,
         "config_sha256": config_digest(target),
         "quantization": quantization,
+        "auto_quantization": settle_quantization(BuildOptions(), parameters, specs),
         "kv_cache_dtype": options.settled_kv_cache_dtype(quantization),
     }
     (target / MANIFEST_NAME).write_text(json.dumps(manifest) + "\n")
+
+
+def find_auto_quantization(source: ModelSource) -> str:
+    """Say what ``auto`` comes to for a Hugging Face directory; reads no weight.
+
+    Raises:
+        UnsupportedFeature: the kernels cannot run this model; says why.
+        CheckpointError: the files are at fault.
+    """
+    parameters = _open(source)
+    shape = read_shape(source.path, ties_embeddings=_ties_embeddings(parameters))
+    return settle_quantization(BuildOptions(), parameters, weight_specs(shape))
 
 
 def _open(source: ModelSource) -> Parameters:

@@ -2,8 +2,10 @@
 
 import hashlib
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,14 +13,21 @@ from typing import Final
 import structlog
 
 from hybrid.backends.checkpoint.gguf_conversion import CONVERTER_VERSION
+from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.backends.checkpoint.kept_directory import keep_directory
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import ExecutorConfig, ProgressCallback
 from hybrid.scheduler.errors import CheckpointError, ConfigError
 
 from .abi import ABI_VERSION
-from .build_options import AUTO, BuildOptions
-from .engine_directory import ENGINE_VERSION, BuiltEngine, read_engine
+from .build_options import AUTO, QUANTIZATIONS, BuildOptions
+from .engine_directory import (
+    ENGINE_VERSION,
+    MANIFEST_NAME,
+    BuiltEngine,
+    is_newer,
+    read_engine,
+)
 
 log = structlog.get_logger()
 
@@ -53,26 +62,60 @@ def find_or_build(
         engine = read_engine(source.path)
         _check_quantization(engine, options)
         return _with_cache_of(engine, options)
+
+    def build(working: Path) -> None:
+        _build(source, options, working, progress, check)
+
     if config.cache_dir is None:
         # The mapped file stays for as long as it is mapped, its name goes at once.
         with tempfile.TemporaryDirectory(prefix="hybrid-cpu-") as folder:
-            _build(source, options, Path(folder), progress, check)
+            build(Path(folder))
             return read_engine(Path(folder))
-    target = config.cache_dir / _directory_name(source, options)
-    if not _is_whole(target):
-        try:
-            keep_directory(
-                target,
-                lambda working: _build(source, options, working, progress, check),
-                _is_whole,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the engine of {source.name} cannot be kept in {config.cache_dir} "
-                f"(HYBRID_CACHE): {error}"
-            ) from error
-        log.info("cpu.engine_built", model=source.name, directory=str(target))
-    return _with_cache_of(read_engine(target), options)
+    kept = _find_kept(config.cache_dir, source, options)
+    if kept is None:
+        kept = _keep(config.cache_dir, source, options, build)
+    return _with_cache_of(kept, options)
+
+
+def _find_kept(
+    cache_dir: Path, source: ModelSource, options: BuildOptions
+) -> BuiltEngine | None:
+    """Find what was built before.
+
+    What ``auto`` comes to the model's file says, and every engine built from it: so a
+    start from a kept one opens no other file.
+    """
+    asked = options.asked_quantization
+    for quantization in QUANTIZATIONS if asked == AUTO else (asked,):
+        engine = _read_kept(cache_dir / _directory_name(source, quantization), source)
+        if engine and quantization in (asked, engine.auto_quantization):
+            return engine
+    return None
+
+
+def _keep(
+    cache_dir: Path,
+    source: ModelSource,
+    options: BuildOptions,
+    build: Callable[[Path], None],
+) -> BuiltEngine:
+    # Imported here, as below.
+    from .engine_build import find_auto_quantization  # noqa: PLC0415
+
+    quantization = options.asked_quantization
+    if quantization == AUTO:
+        quantization = find_auto_quantization(source)
+    target = cache_dir / _directory_name(source, quantization)
+    try:
+        keep_directory(target, build, lambda path: _read_kept(path, source) is not None)
+    except OSError as error:
+        raise ConfigError(
+            f"the engine of {source.name} cannot be kept in {cache_dir} "
+            f"(HYBRID_CACHE): {error}"
+        ) from error
+    log.info("cpu.engine_built", model=source.name, directory=str(target))
+    _remove_outdated(cache_dir, source)
+    return read_engine(target)
 
 
 def _build(
@@ -107,11 +150,8 @@ def _with_cache_of(engine: BuiltEngine, options: BuildOptions) -> BuiltEngine:
     return replace(engine, kv_cache_dtype=options.kv_cache_dtype)
 
 
-def _directory_name(source: ModelSource, options: BuildOptions) -> str:
-    quantization = options.asked_quantization
-    origin = source
-    if source.origin is not None:
-        origin = ModelSource(source.name, source.origin, CheckpointFormat.GGUF)
+def _directory_name(source: ModelSource, quantization: str) -> str:
+    origin = source.original
     versions = (ENGINE_VERSION, ABI_VERSION, CONVERTER_VERSION)
     key = repr((origin.fingerprint, quantization, versions))
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -119,13 +159,35 @@ def _directory_name(source: ModelSource, options: BuildOptions) -> str:
     return f"{name[:_MAX_NAME_CHARACTERS]}-{quantization}-{digest}"
 
 
-def _is_whole(directory: Path) -> bool:
-    """Whether a kept engine is there and complete."""
+def _read_kept(directory: Path, source: ModelSource) -> BuiltEngine | None:
+    """Read a kept engine; ``None``: it is not there, or no longer whole."""
     if not directory.is_dir():
-        return False
+        return None
     try:
-        read_engine(directory)
+        engine = read_engine(directory)
     except CheckpointError as error:
-        log.warning("cpu.engine_broken", directory=str(directory), why=str(error))
-        return False
-    return True
+        why = str(error)
+    else:
+        if engine.source_fingerprint == source.original.fingerprint:
+            return engine
+        why = "it was built from other files"
+    log.warning("cpu.engine_broken", directory=str(directory), why=why)
+    return None
+
+
+def _remove_outdated(cache_dir: Path, source: ModelSource) -> None:
+    """Remove what was built from this model's file before it or this package changed.
+
+    Never what a newer package built, nor what another process is building: that is
+    hidden. Who has a removed file mapped keeps it.
+    """
+    path = str(source.original.path.resolve())
+    for directory in cache_dir.glob("[!.]*/"):
+        with suppress(CheckpointError, OSError):  # another process may do the same
+            manifest = read_json_object(directory / MANIFEST_NAME)
+            if manifest is None or manifest.get("source") != path or is_newer(manifest):
+                continue
+            quantization = str(manifest.get("quantization"))
+            if directory.name != _directory_name(source, quantization):
+                shutil.rmtree(directory)
+                log.info("cpu.engine_removed", directory=str(directory))

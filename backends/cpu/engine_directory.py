@@ -37,6 +37,7 @@ WEIGHTS_NAME: Final = "weights.safetensors"
 ENGINE_VERSION: Final = 2
 """Raised when a directory would be written otherwise; ``ABI_VERSION`` when the kernels
 read weights or plans otherwise."""
+_VERSIONS: Final = {"engine_version": ENGINE_VERSION, "kernel_version": ABI_VERSION}
 _MAX_CHUNK_TOKENS: Final = 1 << 14
 _REBUILD: Final = "build it again with `hybrid build MODEL -o DIR`"
 
@@ -97,6 +98,10 @@ class BuiltEngine:
     vectors: tuple[NDArray[np.float32], ...] = field(repr=False)
     """Norms, in the order that ops name them; read-only views of the file."""
     memory: MemoryReport
+    source_fingerprint: str = field(repr=False)
+    """Of the files that it was built from."""
+    auto_quantization: str
+    """What ``auto`` comes to for those files."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -138,11 +143,14 @@ def config_digest(directory: Path) -> str:
     return hashlib.sha256((directory / "config.json").read_bytes()).hexdigest()
 
 
+def is_newer(manifest: Mapping[str, Any]) -> bool:
+    """Whether a newer package wrote it, or one cannot tell."""
+    versions = [(manifest.get(name), own) for name, own in _VERSIONS.items()]
+    return any(not isinstance(found, int) or found > own for found, own in versions)
+
+
 def _check_versions(directory: Path, manifest: Mapping[str, Any]) -> None:
-    for name, own in (
-        ("engine_version", ENGINE_VERSION),
-        ("kernel_version", ABI_VERSION),
-    ):
+    for name, own in _VERSIONS.items():
         if manifest.get(name) != own:
             raise CheckpointError(
                 f"{directory} was built with {name} {shown(manifest.get(name))}, this "
@@ -187,6 +195,8 @@ def _engine(
             arena_bytes=plan.arena_bytes,
             unshared_arena_bytes=plan.unshared_arena_bytes,
         ),
+        source_fingerprint=manifest["source_fingerprint"],
+        auto_quantization=_one_of(QUANTIZATIONS, manifest["auto_quantization"]),
     )
 
 

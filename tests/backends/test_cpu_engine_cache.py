@@ -87,13 +87,13 @@ print(engine.shape.architecture, sorted(heavy & sys.modules.keys()))
         (BuildOptions(quantization="int8", dtype="float32"), True),
         (BuildOptions(quantization="bf16"), False),
         (BuildOptions(dtype="float32"), False),
-        (BuildOptions(), False),
+        (BuildOptions(), True),
     ],
 )
 def test_what_changes_weights_makes_another_engine(
     source: ModelSource, config: ExecutorConfig, options: BuildOptions, *, is_same: bool
 ) -> None:
-    """The cache's dtype changes none: the same files serve each."""
+    """The cache's dtype changes none, nor does leaving the choice to the model."""
     one = find_or_build(source, config, INT8)
     other = find_or_build(source, config, options)
     assert (one.directory == other.directory) is is_same
@@ -107,6 +107,7 @@ def test_a_changed_model_is_built_anew(config: ExecutorConfig, tmp_path: Path) -
     write_tiny_model(folder, "llama", num_hidden_layers=2)
     other = find_or_build(source, config, INT8)
     assert (one.shape.num_layers, other.shape.num_layers) == (3, 2)
+    assert _kept(config) == [other.directory.name]
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, OSError(28, "disk full")])

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hybrid import LLM
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.cpu import executor as executor_module
 from hybrid.backends.cpu import native_runner
 from hybrid.backends.cpu.executor import CpuExecutor
 from hybrid.backends.interface import ExecutorConfig
@@ -184,6 +186,23 @@ def test_exact_weights_of_a_gguf_are_its_own(tmp_path: Path) -> None:
         skip_tokenizer_init=True,
     ) as llm:
         assert llm.generate([[5, 6, 7]], use_tqdm=False)[0].outputs[0].token_ids
+
+
+@pytest.mark.parametrize("implementation", ["onednn", "torch"])
+def test_a_stand_in_has_as_many_threads_as_there_are_cores(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, implementation: str
+) -> None:
+    """Torch's own choice is the machine's, of which a container may use a part."""
+    monkeypatch.setattr(executor_module, "num_usable_cpus", lambda: 3)
+    source = ModelSource("tiny", folder, CheckpointFormat.HF_DIRECTORY)
+    before = torch.get_num_threads()
+    try:
+        with closing(CpuExecutor()) as executor:
+            options = {"implementation": implementation}
+            executor.load(source, ExecutorConfig(options=options))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("source", [None, CheckpointFormat.GGUF])

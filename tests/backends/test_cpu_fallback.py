@@ -7,12 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
-from hybrid.backends.cpu import executor as executor_module
 from hybrid.backends.cpu import implementations
 from hybrid.backends.cpu.executor import CpuExecutor
 from hybrid.backends.cpu.native_library import VARIANT_VARIABLE, NativeUnavailable
@@ -240,25 +238,6 @@ def test_who_is_asked_for_answers_without_a_line(
     with loaded_cpu(folder, implementation=implementation) as (loaded, lines):
         assert lines == []
         check_answers(loaded, folder)
-
-
-@pytest.mark.parametrize("implementation", ["onednn", "torch"])
-def test_a_stand_in_has_as_many_threads_as_there_are_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, implementation: str
-) -> None:
-    """Torch's own choice is the machine's, of which a container may use a part."""
-    monkeypatch.setattr(executor_module, "num_usable_cpus", lambda: 3)
-    source = ModelSource(
-        "tiny", write_tiny_model(tmp_path, "llama"), CheckpointFormat.HF_DIRECTORY
-    )
-    before = torch.get_num_threads()
-    try:
-        with closing(CpuExecutor()) as executor:
-            options = {"implementation": implementation}
-            executor.load(source, ExecutorConfig(options=options))
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("no_kernels")
