@@ -9,6 +9,7 @@ from hybrid.backends.free_memory import free_host_memory_bytes
 from hybrid.backends.interface import ExecutorConfig, KVSpec, ModelInfo
 from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.bridge import KVLayout, KVOrder, csr_block_table, pack_batch
+from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import StepPlan
 
 from .abi import Step
@@ -22,7 +23,8 @@ class NativeRunner:
     """See ``Runner``.
 
     Raises:
-        ConfigError: the instruction set that was asked for does not run here.
+        ConfigError: the instruction set that was asked for does not run here, or
+            ``max_num_seqs`` is too large for any memory.
         ExecutorFailed: the kernels refuse the plan, or there is no memory for it.
     """
 
@@ -41,8 +43,7 @@ class NativeRunner:
             library, engine, num_threads=config.num_threads or num_usable_cpus()
         )
         self._cells: KVCells | None = None
-        # Pages that no step writes to take no memory.
-        self._logits = np.empty((config.max_num_seqs, shape.vocab_size), np.float32)
+        self._logits = _allocate_logits(config.max_num_seqs, shape.vocab_size)
         self._step: Final = Step()
 
     def kv_spec(self) -> KVSpec:
@@ -112,3 +113,14 @@ class NativeRunner:
         if num_rows <= len(self._logits):
             return self._logits[:num_rows]
         return np.empty((num_rows, self.info.vocab_size), dtype=np.float32)
+
+
+def _allocate_logits(max_num_seqs: int, vocab_size: int) -> NDArray[np.float32]:
+    """A row for each sequence; pages that no step writes to take no memory."""
+    try:
+        return np.empty((max_num_seqs, vocab_size), dtype=np.float32)
+    except (MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"max_num_seqs is {max_num_seqs}: there is no memory for the {vocab_size} "
+            "logits of each; give fewer"
+        ) from error
