@@ -192,7 +192,7 @@ def _explain_native() -> Implementation:
         _refuse_slow(library)
         variant = library.choose_variant()
         description += f": {variant}, {num_usable_cpus()} threads"
-    except UnsupportedFeature as error:
+    except (ConfigError, UnsupportedFeature) as error:
         reason = str(error)
     return Implementation(name="native", description=description, reason=reason)
 
