@@ -6,6 +6,8 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 ABI_VERSION: Final = 3
+ALIGNMENT_BYTES: Final = 64
+"""A cache line: of weights, of activations, of the pool's cells."""
 
 
 class Format(IntEnum):

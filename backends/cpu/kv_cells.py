@@ -18,7 +18,7 @@ from hybrid.bridge import ELEMENT_BYTES
 from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.plan import BlockCopy
 
-from .abi import Format, KvPool
+from .abi import ALIGNMENT_BYTES, Format, KvPool
 
 FORMATS: Final = {
     "float32": Format.F32,
@@ -27,7 +27,6 @@ FORMATS: Final = {
 }
 """By dtype, as the kernels call it."""
 _SCALE_BYTES: Final = 4
-_CACHE_LINE_BYTES: Final = 64
 NUM_KV: Final = 2
 
 
@@ -63,13 +62,13 @@ class KVCells:
         num_bytes = spec.num_layers * NUM_KV * num_blocks * cell
         try:
             # The system's zeroed pages cost nothing until they are written.
-            memory = np.zeros(num_bytes + _CACHE_LINE_BYTES, dtype=np.uint8)
+            memory = np.zeros(num_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
         except (MemoryError, ValueError) as error:
             raise ConfigError(
                 f"KV pool of {num_bytes:,} bytes ({num_blocks} blocks) does not fit in "
                 "memory; lower num_kv_blocks or kv_cache_memory"
             ) from error
-        start = -memory.ctypes.data % _CACHE_LINE_BYTES
+        start = -memory.ctypes.data % ALIGNMENT_BYTES
         self._cells: Final = memory[start : start + num_bytes].reshape(shape)
         self._format: Final = FORMATS[spec.dtype]
         self._block_size: Final = block_size

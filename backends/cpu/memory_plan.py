@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-ALIGNMENT: Final = 64
+from .abi import ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,10 @@ class MemoryPlan:
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     """Place the largest first, each at the lowest gap among those it lives beside."""
-    sizes = [-(-buffer.size_bytes // ALIGNMENT) * ALIGNMENT for buffer in lifetimes]
+    sizes = [
+        -(-buffer.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        for buffer in lifetimes
+    ]
     offsets: dict[int, int] = {}
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         taken = sorted(

@@ -29,11 +29,12 @@ class NativeModel:
         self, library: NativeLibrary, engine: BuiltEngine, *, num_threads: int
     ) -> None:
         self._library: Final = library
-        # The kernels read the arrays of all these, which hold the file's memory.
+        # The kernels read weights and vectors where the file is mapped, and the pool;
+        # all else they copy.
         self._engine: BuiltEngine | None = engine
-        self._derived: Final = _derived_arrays(engine)
         self._cells: KVCells | None = None
-        config = _config(library, engine, self._derived, num_threads)
+        derived = _derived_arrays(engine)
+        config = _config(library, engine, derived, num_threads)
         handle = library.create(config)
         self._handle: ModelHandle | None = handle
         # Before what it points to is freed: finalizers run ahead of that.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from .abi import Format, OpFlag, OpKind
+from .abi import ALIGNMENT_BYTES, Format, OpFlag, OpKind
 from .memory_plan import Lifetime
 from .model_shape import CpuModelShape
 from .weight_packing import GROUP, round_up
@@ -142,7 +142,7 @@ def activation_row_bytes(form: Format, width: int) -> int:
     """Bytes from one row to the next of an activation that a LINEAR reads."""
     depth = round_up(width, GROUP)
     if form is Format.INT8:  # quanta, scales of 32, their sums
-        return round_up(depth + depth // GROUP * 8, 64)
+        return round_up(depth + depth // GROUP * 8, ALIGNMENT_BYTES)
     return depth * {Format.F32: 4, Format.BF16: 2}[form]
 
 

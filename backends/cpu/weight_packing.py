@@ -11,14 +11,14 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .abi import Format
+from .abi import ALIGNMENT_BYTES, Format
 
 TILE_ROWS: Final = 16
 GROUP: Final = 32
 """Columns that share a scale in int8 and int4; every format pads columns to it."""
 INT4_RECORD_BYTES: Final = 320
 _INT8_ZERO: Final = 128
-_CACHE_LINE_HALVES: Final = 32
+_ALIGNMENT_HALVES: Final = ALIGNMENT_BYTES // 2
 _INT4_RECORD: Final = np.dtype(
     [("q", "u1", (4, TILE_ROWS, 4)), ("d", "<f2", TILE_ROWS), ("m", "<f2", TILE_ROWS)]
 )
@@ -85,7 +85,7 @@ def packed_bytes(form: Format, rows: int, columns: int) -> int:
 def packed_scales(rows: int, columns: int) -> int:
     """Scales of a packed int8 matrix, padded to whole cache lines."""
     num_groups = round_up(columns, GROUP) // GROUP
-    return round_up(round_up(rows, TILE_ROWS) * num_groups, _CACHE_LINE_HALVES)
+    return round_up(round_up(rows, TILE_ROWS) * num_groups, _ALIGNMENT_HALVES)
 
 
 def pack_float32(matrix: NDArray[np.float32]) -> Bytes:

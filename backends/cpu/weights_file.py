@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hybrid.backends.usable_cpus import num_usable_cpus
 from hybrid.scheduler.errors import CheckpointError
 
-from .abi import Format
+from .abi import ALIGNMENT_BYTES, Format
 from .parameters import Parameters
 from .plan import WeightSpec
 from .quantize_weights import (
@@ -43,7 +43,6 @@ from .weight_packing import (
     round_up,
 )
 
-ALIGNMENT: Final = 64
 _CHUNK_ELEMENTS: Final = 1 << 19
 """Packed at once by each thread: what stays near the processor's caches."""
 _LIMITS: Final = {Format.INT8: MAX_INT8_WEIGHT, Format.INT4: MAX_INT4_WEIGHT}
@@ -146,7 +145,7 @@ def _preamble(entries: list[_Entry]) -> bytes:
         }
         start = end
     text = json.dumps(header).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    text += b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
     return len(text).to_bytes(8, "little") + text
 
 

@@ -5,7 +5,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid.backends.cpu.memory_plan import ALIGNMENT, Lifetime, plan_memory
+from hybrid.backends.cpu.abi import ALIGNMENT_BYTES
+from hybrid.backends.cpu.memory_plan import Lifetime, plan_memory
 
 
 @st.composite
@@ -25,7 +26,7 @@ def test_no_two_live_buffers_overlap(buffers: list[Lifetime]) -> None:
         range(offset, offset + buffer.size_bytes)
         for offset, buffer in zip(plan.offsets, buffers, strict=True)
     ]
-    assert all(offset % ALIGNMENT == 0 for offset in plan.offsets)
+    assert all(offset % ALIGNMENT_BYTES == 0 for offset in plan.offsets)
     assert all(span.stop <= plan.arena_bytes for span in spans)
     for step in range(10):
         live = [
