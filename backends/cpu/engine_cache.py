@@ -47,7 +47,8 @@ def find_or_build(
 
     Args:
         source: an engine directory, or a Hugging Face directory.
-        config: names the folder of kept engines; without one nothing is kept.
+        config: names the folder of kept engines; without one, or where it cannot be
+            written, nothing is kept.
         options: what is wanted.
         progress: told of a build.
         check: asked of a new engine before it is kept.
@@ -55,8 +56,8 @@ def find_or_build(
     Raises:
         UnsupportedFeature: the kernels cannot run this model; says why.
         CheckpointError: the files are at fault; says what to rebuild.
-        ConfigError: an engine directory was built with another quantization, or the
-            cache cannot be written.
+        ConfigError: an engine directory was built with another quantization, or there
+            is no place to build one.
     """
     if source.format is CheckpointFormat.COMPILED:
         engine = read_engine(source.path)
@@ -66,15 +67,19 @@ def find_or_build(
     def build(working: Path) -> None:
         _build(source, options, working, progress, check)
 
-    if config.cache_dir is None:
-        # The mapped file stays for as long as it is mapped, its name goes at once.
-        with tempfile.TemporaryDirectory(prefix="hybrid-cpu-") as folder:
-            build(Path(folder))
-            return read_engine(Path(folder))
-    kept = _find_kept(config.cache_dir, source, options)
-    if kept is None:
-        kept = _keep(config.cache_dir, source, options, build)
-    return _with_cache_of(kept, options)
+    if config.cache_dir is not None:
+        try:
+            kept = _find_kept(config.cache_dir, source, options)
+            kept = kept or _keep(config.cache_dir, source, options, build)
+            return _with_cache_of(kept, options)
+        except OSError as error:
+            log.warning(
+                "cpu.engine_not_kept",
+                model=source.name,
+                cache_dir=str(config.cache_dir),
+                why=str(error),
+            )
+    return _build_unkept(source, build)
 
 
 def _find_kept(
@@ -106,16 +111,23 @@ def _keep(
     if quantization == AUTO:
         quantization = find_auto_quantization(source)
     target = cache_dir / _directory_name(source, quantization)
-    try:
-        keep_directory(target, build, lambda path: _read_kept(path, source) is not None)
-    except OSError as error:
-        raise ConfigError(
-            f"the engine of {source.name} cannot be kept in {cache_dir} "
-            f"(HYBRID_CACHE): {error}"
-        ) from error
+    keep_directory(target, build, lambda path: _read_kept(path, source) is not None)
     log.info("cpu.engine_built", model=source.name, directory=str(target))
     _remove_outdated(cache_dir, source)
     return read_engine(target)
+
+
+def _build_unkept(source: ModelSource, build: Callable[[Path], None]) -> BuiltEngine:
+    # The mapped file stays for as long as it is mapped, its name goes at once.
+    try:
+        with tempfile.TemporaryDirectory(prefix="hybrid-cpu-") as folder:
+            build(Path(folder))
+            return read_engine(Path(folder))
+    except OSError as error:
+        raise ConfigError(
+            f"the engine of {source.name} cannot be built in {tempfile.gettempdir()} "
+            f"(TMPDIR): {error}"
+        ) from error
 
 
 def _build(

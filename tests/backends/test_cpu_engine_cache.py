@@ -5,8 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.cpu import engine_build
@@ -165,14 +167,46 @@ def test_without_a_cache_nothing_is_kept(
     assert engine.weights[-1].data.tobytes() == kept.weights[-1].data.tobytes()
 
 
-def test_a_cache_that_cannot_be_written_is_named(
-    source: ModelSource, tmp_path: Path
+@pytest.mark.parametrize("is_full", [True, False])
+def test_without_a_place_to_keep_it_an_engine_runs_all_the_same(
+    *,
+    source: ModelSource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_full: bool,
 ) -> None:
-    """With the variable that moves it."""
+    """Where the cache cannot be written or is full, one line says why."""
+    cache_dir = tmp_path / "cache"
+    if is_full:
+
+        def write(
+            source: ModelSource, options: BuildOptions, to: Path, *_: Any
+        ) -> None:
+            if to.parent == cache_dir:
+                (to / WEIGHTS_NAME).symlink_to("/dev/full")
+            build_engine_directory(source, options, to)
+
+        monkeypatch.setattr(engine_build, "build_engine_directory", write)
+    else:
+        cache_dir.write_text("no directory")
+    with capture_logs() as events:
+        engine = find_or_build(source, ExecutorConfig(cache_dir=cache_dir), INT8)
+    assert engine.quantization == "int8"
+    assert not engine.directory.exists()
+    (line,) = [event for event in events if event["event"] == "cpu.engine_not_kept"]
+    assert line["log_level"] == "warning"
+    assert line["cache_dir"] == str(cache_dir)
+    assert ("No space left" if is_full else "File exists") in line["why"]
+
+
+def test_without_any_place_to_build_the_places_are_named(
+    source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the variable that moves the last one."""
     (tmp_path / "file").write_text("")
-    config = ExecutorConfig(cache_dir=tmp_path / "file" / "cpu")
-    with pytest.raises(ConfigError, match=r"kept in .*file/cpu \(HYBRID_CACHE\)"):
-        find_or_build(source, config, INT8)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"built in .*/file \(TMPDIR\): .*file"):
+        find_or_build(source, ExecutorConfig(cache_dir=tmp_path / "file"), INT8)
 
 
 @pytest.fixture
