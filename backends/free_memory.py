@@ -2,17 +2,17 @@
 
 import psutil
 
-from .cgroups import CGROUPS, Cgroups, read_text
+from .cgroups import CGROUPS, read_text
 
 
-def free_host_memory_bytes(cgroups: Cgroups = CGROUPS) -> int:
+def free_host_memory_bytes() -> int:
     """Memory that an allocation could take now: of the machine and of its cgroups.
 
     Cached pages of files count as free: of the machine in what it calls available, of a
     cgroup those that were not used of late.
     """
     free = int(psutil.virtual_memory().available)
-    for group in cgroups.unified():
+    for group in CGROUPS.unified():
         limit = read_text(group / "memory.max")
         used = read_text(group / "memory.current")
         if limit.isdecimal() and used.isdecimal():

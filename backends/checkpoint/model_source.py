@@ -30,13 +30,6 @@ class ModelSource:
     """The .gguf that a Hugging Face directory was converted from; ``None``: none."""
 
     @property
-    def original(self) -> "ModelSource":
-        """The .gguf that it was converted from, or itself."""
-        if self.origin is None:
-            return self
-        return ModelSource(self.name, self.origin, CheckpointFormat.GGUF)
-
-    @property
     def fingerprint(self) -> str:
         """Changes when the files do: resolved path, sizes and modification times."""
         files = [self.path]
@@ -52,3 +45,10 @@ class ModelSource:
             (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files
         ]
         return repr((str(self.path.resolve()), stamps))
+
+
+def original_source(source: ModelSource) -> ModelSource:
+    """Give the .gguf that a model was converted from, or the model itself."""
+    if source.origin is None:
+        return source
+    return ModelSource(source.name, source.origin, CheckpointFormat.GGUF)

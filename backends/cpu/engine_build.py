@@ -11,7 +11,11 @@ import numpy as np
 
 from hybrid.backends.checkpoint.config_sizes import check_config_sizes
 from hybrid.backends.checkpoint.json_file import read_json_object
-from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.checkpoint.model_source import (
+    CheckpointFormat,
+    ModelSource,
+    original_source,
+)
 from hybrid.backends.checkpoint.safetensors_index import check_safetensors
 from hybrid.backends.interface import ProgressCallback
 from hybrid.scheduler.errors import CheckpointError, ConfigError, UnsupportedFeature
@@ -83,8 +87,8 @@ def build_engine_directory(
     write_weights(target / WEIGHTS_NAME, parameters, weights, plan.vectors, report)
     _copy_files(source.path, target)
     manifest = _manifest(shape, plan, weights) | {
-        "source": str(source.original.path.resolve()),
-        "source_fingerprint": source.original.fingerprint,
+        "source": str(original_source(source).path.resolve()),
+        "source_fingerprint": original_source(source).fingerprint,
         "config_sha256": config_digest(target),
         "quantization": quantization,
         "auto_quantization": settle_quantization(BuildOptions(), parameters, specs),

@@ -15,7 +15,11 @@ import structlog
 from hybrid.backends.checkpoint.gguf_conversion import CONVERTER_VERSION
 from hybrid.backends.checkpoint.json_file import read_json_object
 from hybrid.backends.checkpoint.kept_directory import keep_directory
-from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
+from hybrid.backends.checkpoint.model_source import (
+    CheckpointFormat,
+    ModelSource,
+    original_source,
+)
 from hybrid.backends.interface import ExecutorConfig, ProgressCallback
 from hybrid.scheduler.errors import CheckpointError, ConfigError
 
@@ -163,7 +167,7 @@ def _with_cache_of(engine: BuiltEngine, options: BuildOptions) -> BuiltEngine:
 
 
 def _directory_name(source: ModelSource, quantization: str) -> str:
-    origin = source.original
+    origin = original_source(source)
     versions = (ENGINE_VERSION, ABI_VERSION, CONVERTER_VERSION)
     key = repr((origin.fingerprint, quantization, versions))
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -180,7 +184,7 @@ def _read_kept(directory: Path, source: ModelSource) -> BuiltEngine | None:
     except CheckpointError as error:
         why = str(error)
     else:
-        if engine.source_fingerprint == source.original.fingerprint:
+        if engine.source_fingerprint == original_source(source).fingerprint:
             return engine
         why = "it was built from other files"
     log.warning("cpu.engine_broken", directory=str(directory), why=why)
@@ -193,7 +197,7 @@ def _remove_outdated(cache_dir: Path, source: ModelSource) -> None:
     Never what a newer package built, nor what another process is building: that is
     hidden. Who has a removed file mapped keeps it.
     """
-    path = str(source.original.path.resolve())
+    path = str(original_source(source).path.resolve())
     for directory in cache_dir.glob("[!.]*/"):
         with suppress(CheckpointError, OSError):  # another process may do the same
             manifest = read_json_object(directory / MANIFEST_NAME)

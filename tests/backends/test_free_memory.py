@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hybrid.backends.free_memory import free_host_memory_bytes
+from hybrid.backends import free_memory
 from tests.backends.cgroup_stand import make_cgroups
 
 MIB = 1 << 20
@@ -40,11 +40,15 @@ STAT = f"anon 5\ninactive_anon 7\nactive_file 9\ninactive_file {30 * MIB}\n"
     ],
 )
 def test_the_narrowest_group_counts_and_its_idle_file_pages_are_free(
-    tmp_path: Path, files: Mapping[str, str], expected: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: Mapping[str, str],
+    expected: int,
 ) -> None:
     """Weights that were read and are mapped would else look like memory in use."""
     cgroups = make_cgroups(tmp_path, "0::/a/b\n", files)
-    assert free_host_memory_bytes(cgroups) == expected
+    monkeypatch.setattr(free_memory, "CGROUPS", cgroups)
+    assert free_memory.free_host_memory_bytes() == expected
 
 
 @pytest.mark.parametrize(
@@ -52,9 +56,10 @@ def test_the_narrowest_group_counts_and_its_idle_file_pages_are_free(
     [{}, {"memory.max": "max\n", "memory.current": "5\n"}, {"memory.max": "5\n"}],
 )
 def test_without_a_limit_the_machine_counts(
-    tmp_path: Path, files: Mapping[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str]
 ) -> None:
     """What cannot be read limits nothing."""
     cgroups = make_cgroups(tmp_path, "0::/\n", files)
+    monkeypatch.setattr(free_memory, "CGROUPS", cgroups)
     total = psutil.virtual_memory().total
-    assert total // 100 < free_host_memory_bytes(cgroups) <= total
+    assert total // 100 < free_memory.free_host_memory_bytes() <= total
