@@ -1,5 +1,6 @@
 """The offline API: prompts in, answers out. Names follow vLLM 0.32 (``vllm.LLM``)."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from types import TracebackType
@@ -11,8 +12,8 @@ from hybrid.scheduler import (
     InvalidRequest,
     SamplingParams,
 )
-from hybrid.scheduler.shown_value import shown
 
+from .batch_arguments import list_conversations, one_each
 from .batch_progress import BatchProgress
 from .engine import HybridEngine
 from .engine_builder import build_engine
@@ -20,15 +21,24 @@ from .engine_config import EngineConfig
 from .outputs import RequestOutput
 from .processed_request import ProcessedRequest
 from .prompt import Prompt, TokensPrompt, is_one_prompt
+from .sole_use import SoleUse
 
 Message = Mapping[str, Any]
 """``{"role": ..., "content": ...}`` and whatever else the chat template reads."""
 
 
+_IN_USE: Final = (
+    "this LLM is in use by another thread, or by a call that this one was made within; "
+    "use AsyncHybridEngine"
+)
+
+
 class LLM:
     """A model and its engine, for a program that has its prompts at hand.
 
-    Not thread-safe; ``AsyncHybridEngine`` serves many callers.
+    For one thread at a time: a call while another's is running raises
+    ``UnsupportedFeature`` and leaves that one alone. ``AsyncHybridEngine`` serves many
+    callers.
     """
 
     def __init__(
@@ -59,6 +69,9 @@ class LLM:
         self._ids: Final = map(str, count())
         self._streams: Final[dict[str, RequestOutput | None]] = {}
         """Open streams by request id, each with the newest output not yet read."""
+        self._left: Final[deque[str]] = deque()
+        """Streams that nobody reads any more, until whoever steps next aborts them."""
+        self._use: Final = SoleUse(_IN_USE)
 
     def generate(
         self,
@@ -85,9 +98,10 @@ class LLM:
                 the engine has ended.
         """
         batch: list[Any] = [prompts] if is_one_prompt(prompts) else list(prompts)
-        params = _one_each("sampling_params", sampling_params, len(batch))
-        priorities = _one_each("priority", priority, len(batch))
-        return self._run(batch, params, priorities, use_tqdm=use_tqdm)
+        params = one_each("sampling_params", sampling_params, len(batch))
+        priorities = one_each("priority", priority, len(batch))
+        with self._use():
+            return self._run(batch, params, priorities, use_tqdm=use_tqdm)
 
     def chat(
         self,
@@ -112,7 +126,7 @@ class LLM:
         Raises:
             InvalidRequest: no template, or it refuses the messages; nothing was run.
         """
-        conversations = _conversations(messages)
+        conversations = list_conversations(messages)
         prompts = [
             self._chat_prompt(
                 conversation,
@@ -132,9 +146,10 @@ class LLM:
         The request runs while its iterator, or anything else of this engine, is
         driven; leaving the iterator early aborts it. Several may be open at once.
         """
-        processed = self.llm_engine.input_processor.process(
-            next(self._ids), prompt, sampling_params
-        )
+        with self._use():
+            processed = self.llm_engine.input_processor.process(
+                next(self._ids), prompt, sampling_params
+            )
         return self._follow(processed)
 
     def stream_chat(
@@ -149,7 +164,8 @@ class LLM:
 
     def close(self) -> None:
         """Free the model and the KV pool. Twice is no error."""
-        self.llm_engine.close()
+        with self._use():
+            self.llm_engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,29 +186,38 @@ class LLM:
                 field="messages",
                 value=None,
             )
-        ids = tokenizer.apply_chat_template(messages, **options)
+        with self._use():
+            ids = tokenizer.apply_chat_template(messages, **options)
         return {"prompt_token_ids": ids}
 
     def _follow(self, processed: ProcessedRequest) -> Iterator[RequestOutput]:
         """Run a request as far as its answers are asked for."""
         engine, request_id = self.llm_engine, processed.request.request_id
-        engine.add_processed(processed)
-        self._streams[request_id] = None
+        with self._use():
+            engine.add_processed(processed)
+            self._streams[request_id] = None
         try:
             while True:
                 output = self._streams[request_id]
                 if output is None:
-                    if not engine.has_unfinished_requests():
-                        return
-                    self._step()
+                    with self._use.continued():
+                        # Whoever came between may have brought it.
+                        if self._streams[request_id] is not None:
+                            continue
+                        if not engine.has_unfinished_requests():
+                            return
+                        self._step()
                     continue
                 self._streams[request_id] = None
                 yield output
                 if output.finished:
                     return
         finally:
-            del self._streams[request_id]
-            engine.abort(request_id)
+            # A reader that goes, or is collected, does so in any thread at any time.
+            self._left.append(request_id)
+            with self._use.if_free() as is_free:
+                if is_free:
+                    self._abort_left()
 
     def _step(self) -> list[RequestOutput]:
         """Run one step; keeps the newest output of each open stream for its reader.
@@ -200,6 +225,7 @@ class LLM:
         Returns:
             The outputs of requests that are no streams.
         """
+        self._abort_left()
         others = []
         for output in self.llm_engine.step():
             if output.request_id in self._streams:
@@ -207,6 +233,12 @@ class LLM:
             else:
                 others.append(output)
         return others
+
+    def _abort_left(self) -> None:
+        while self._left:
+            request_id = self._left.popleft()
+            del self._streams[request_id]
+            self.llm_engine.abort(request_id)
 
     def _process(
         self,
@@ -261,37 +293,5 @@ class LLM:
             for request_id in ids:
                 if request_id not in done:
                     engine.abort(request_id)
+            self._abort_left()
         return [done[request_id] for request_id in ids]
-
-
-def _conversations(messages: Any) -> list[Any]:
-    """One conversation or several, as a list of conversations."""
-    if isinstance(messages, (str, bytes, Mapping)) or not hasattr(messages, "__iter__"):
-        raise InvalidRequest(
-            f"messages is {shown(messages)}, must be a list of messages, or of lists",
-            field="messages",
-            value=messages,
-        )
-    listed = list(messages)
-    is_one = not listed or isinstance(listed[0], Mapping)
-    return [listed] if is_one else listed
-
-
-def _one_each(name: str, values: Any, length: int) -> list[Any]:
-    """Spread one value over all prompts, or insist on one each."""
-    if values is None or isinstance(values, SamplingParams):
-        return [values] * length
-    if isinstance(values, (str, bytes, type)) or not hasattr(values, "__iter__"):
-        raise InvalidRequest(
-            f"{name} is {shown(values)}, must be one entry per prompt",
-            field=name,
-            value=values,
-        )
-    listed = list(values)
-    if len(listed) != length:
-        raise InvalidRequest(
-            f"{name} has {len(listed)} entries for {length} prompts",
-            field=name,
-            value=len(listed),
-        )
-    return listed
