@@ -5,7 +5,7 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 from typing import Final
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
 ALIGNMENT_BYTES: Final = 64
 """A cache line: of weights, of activations, of the pool's cells."""
 
@@ -101,7 +101,7 @@ class ModelConfig(ctypes.Structure):
         ("norm_epsilon", c_float),
         ("attention_scale", c_float),
         ("rope_scale", c_float),
-        ("reserved", c_int32),
+        ("unit_tokens", c_int32),
         ("arena_bytes", c_int64),
         ("ops", POINTER(Op)),
         ("weights", POINTER(Weight)),

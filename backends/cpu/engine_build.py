@@ -36,8 +36,9 @@ from .placed_plan import place_plan
 from .plan import EMBEDDING, ModelPlan, WeightSpec, plan_model, weight_specs
 from .weights_file import FormattedWeight, write_weights
 
-CHUNK_TOKENS: Final = 256
-"""Tokens of one pass: enough for the large products, few enough for the caches."""
+UNIT_TOKENS: Final = 64
+"""Tokens that share an arena: enough for the large products, few enough for the cache
+of one core."""
 _COPIED_SUFFIXES: Final = (".json", ".jinja", ".model", ".txt")
 _COMPARED_ROWS: Final = 4096
 _HEAD: Final = "lm_head.weight"
@@ -202,11 +203,11 @@ def _copy_files(source: Path, target: Path) -> None:
 def _manifest(
     shape: CpuModelShape, plan: ModelPlan, weights: tuple[FormattedWeight, ...]
 ) -> dict[str, Any]:
-    placed = place_plan(plan, CHUNK_TOKENS)
+    placed = place_plan(plan, UNIT_TOKENS)
     return {
         "engine_version": ENGINE_VERSION,
         "kernel_version": ABI_VERSION,
-        "chunk_tokens": CHUNK_TOKENS,
+        "unit_tokens": UNIT_TOKENS,
         "arena_bytes": placed.arena_bytes,
         "shape": asdict(shape),
         "ops": [astuple(op) for op in placed.ops],

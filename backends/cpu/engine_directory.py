@@ -38,7 +38,7 @@ ENGINE_VERSION: Final = 2
 """Raised when a directory would be written otherwise; ``ABI_VERSION`` when the kernels
 read weights or plans otherwise."""
 _VERSIONS: Final = {"engine_version": ENGINE_VERSION, "kernel_version": ABI_VERSION}
-_MAX_CHUNK_TOKENS: Final = 1 << 14
+_MAX_UNIT_TOKENS: Final = 1 << 14
 _REBUILD: Final = "build it again with `hybrid build MODEL -o DIR`"
 
 
@@ -71,7 +71,7 @@ class MemoryReport:
     """``int8`` and so on, to the bytes of matrices, scales included; ``vectors``: norms
     and biases."""
     arena_bytes: int
-    """Activations, buffers shared."""
+    """Activations of ``unit_tokens`` tokens, buffers shared."""
     unshared_arena_bytes: int
     """The same if every activation had a place of its own."""
 
@@ -91,8 +91,8 @@ class BuiltEngine:
     """``fp32``, ``bf16``, ``int8`` or ``int4``: never ``auto``."""
     kv_cache_dtype: str
     """``float32``, ``bfloat16`` or ``int8``: never ``auto``."""
-    chunk_tokens: int
-    """Tokens of one pass."""
+    unit_tokens: int
+    """Tokens that share an arena."""
     ops: tuple[PlacedOp, ...] = field(repr=False)
     weights: tuple[PackedWeight, ...] = field(repr=False)
     vectors: tuple[NDArray[np.float32], ...] = field(repr=False)
@@ -186,7 +186,7 @@ def _engine(
         shape=shape,
         quantization=_one_of(QUANTIZATIONS, manifest["quantization"]),
         kv_cache_dtype=_one_of(KV_CACHE_DTYPES, manifest["kv_cache_dtype"]),
-        chunk_tokens=manifest["chunk_tokens"],
+        unit_tokens=manifest["unit_tokens"],
         ops=plan.ops,
         weights=weights,
         vectors=vectors,
@@ -204,10 +204,10 @@ def _checked_plan(
     manifest: Mapping[str, Any], shape: CpuModelShape, weights: Sequence[PackedWeight]
 ) -> PlacedPlan:
     """Make the plan again, and compare."""
-    chunk_tokens = manifest["chunk_tokens"]
-    if not is_count(chunk_tokens) or chunk_tokens > _MAX_CHUNK_TOKENS:
+    unit_tokens = manifest["unit_tokens"]
+    if not is_count(unit_tokens) or unit_tokens > _MAX_UNIT_TOKENS:
         raise ValueError(
-            f"chunk_tokens is {shown(chunk_tokens)}, must be 1 to {_MAX_CHUNK_TOKENS}"
+            f"unit_tokens is {shown(unit_tokens)}, must be 1 to {_MAX_UNIT_TOKENS}"
         )
     specs = weight_specs(shape)
     for weight, spec in zip_longest(weights, specs):
@@ -217,7 +217,7 @@ def _checked_plan(
     plan = plan_model(shape, {weight.name: weight.format for weight in weights})
     if list(manifest["vectors"].items()) != list(plan.vectors.items()):
         raise ValueError("norms are not those of the shape")
-    placed = place_plan(plan, chunk_tokens)
+    placed = place_plan(plan, unit_tokens)
     ops = [list(astuple(op)) for op in placed.ops]
     if (manifest["ops"], manifest["arena_bytes"]) != (ops, placed.arena_bytes):
         raise ValueError("ops are not those of the shape")

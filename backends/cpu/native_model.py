@@ -14,6 +14,10 @@ from .engine_directory import BuiltEngine, PackedWeight
 from .kv_cells import KVCells
 from .native_library import ModelHandle, NativeLibrary
 
+ARENAS_PER_THREAD: Final = 2
+"""One that it works in, and one that it, or an idle thread, takes next. A pass is as
+many tokens as fill all."""
+
 
 class NativeModel:
     """A model in the kernels, with all that it points to.
@@ -85,7 +89,7 @@ def _config(
         abi_version=abi.ABI_VERSION,
         variant=library.variant_index(library.choose_variant()),
         num_threads=num_threads,
-        chunk_tokens=engine.chunk_tokens,
+        chunk_tokens=ARENAS_PER_THREAD * num_threads * engine.unit_tokens,
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
@@ -97,6 +101,7 @@ def _config(
         norm_epsilon=shape.norm_epsilon,
         attention_scale=shape.attention_scale,
         rope_scale=shape.rope_scale,
+        unit_tokens=engine.unit_tokens,
         arena_bytes=engine.memory.arena_bytes,
         ops=_array(abi.Op, ops),
         weights=_array(abi.Weight, weights),

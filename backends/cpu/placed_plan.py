@@ -34,9 +34,9 @@ class PlacedPlan:
     """The same if every activation had a place of its own."""
 
 
-def place_plan(plan: ModelPlan, chunk_tokens: int) -> PlacedPlan:
-    """Give each buffer ``chunk_tokens`` rows and a place."""
-    places = plan_memory(plan.lifetimes(chunk_tokens))
+def place_plan(plan: ModelPlan, unit_tokens: int) -> PlacedPlan:
+    """Give each buffer ``unit_tokens`` rows and a place."""
+    places = plan_memory(plan.lifetimes(unit_tokens))
     return PlacedPlan(
         tuple(_placed(op, places) for op in plan.ops),
         places.arena_bytes,

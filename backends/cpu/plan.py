@@ -62,15 +62,15 @@ class ModelPlan:
     vectors: Mapping[str, int]
     """Parameters that ops name as norms by their place here, and how long each is."""
 
-    def lifetimes(self, chunk_tokens: int) -> list[Lifetime]:
-        """Say when each buffer of ``chunk_tokens`` rows is in use."""
+    def lifetimes(self, unit_tokens: int) -> list[Lifetime]:
+        """Say when each buffer of ``unit_tokens`` rows is in use."""
         users: list[list[int]] = [[] for _ in self.row_bytes]
         for index, op in enumerate(self.ops):
             for buffer in (op.reads, op.writes):
                 if buffer is not None:
                     users[buffer].append(index)
         return [
-            Lifetime(row_bytes * chunk_tokens, used[0], used[-1])
+            Lifetime(row_bytes * unit_tokens, used[0], used[-1])
             for row_bytes, used in zip(self.row_bytes, users, strict=True)
         ]
 

@@ -72,7 +72,7 @@ def _rows(engine: "BuiltEngine") -> Iterator[tuple[str, str]]:
     for name, size in memory.weights_by_format.items():
         yield f"{name} weights" if name != "vectors" else name, decimal(size)
     yield "all weights", decimal(memory.weights_bytes)
-    activations = f"{decimal(memory.arena_bytes)} for {engine.chunk_tokens} tokens"
+    activations = f"{decimal(memory.arena_bytes)} for {engine.unit_tokens} tokens"
     naive = decimal(memory.unshared_arena_bytes)
     yield "activations", f"{activations} at once ({naive} if nothing were shared)"
     cache = f"{decimal(engine.kv_bytes_per_token)} a token"

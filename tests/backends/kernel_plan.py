@@ -86,6 +86,8 @@ class Plan:
     """One a layer."""
     vocab_size: int = 64
     num_threads: int = 1
+    chunk_tokens: int = 0
+    """Tokens of a pass; 0: the arena's rows."""
     norm_epsilon: float = 1e-5
     attention_scale: float = 1.0
     rope_scale: float = 1.0

@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 
 
 def run_plan(engine: BuiltEngine, token_ids: list[int]) -> Floats:
-    """Prefill a prompt of at most a chunk: logits of all its tokens."""
+    """Prefill a prompt of at most a unit: logits of all its tokens."""
     return _Pass(engine, token_ids).run()
 
 
@@ -28,7 +28,7 @@ def unpacked(weight: PackedWeight) -> Floats:
 
 class _Pass:
     def __init__(self, engine: BuiltEngine, token_ids: list[int]) -> None:
-        assert len(token_ids) <= engine.chunk_tokens
+        assert len(token_ids) <= engine.unit_tokens
         self.engine = engine
         self.ids = np.array(token_ids)
         self.arena = np.full(engine.memory.arena_bytes, 0xFF, np.uint8)
@@ -41,9 +41,9 @@ class _Pass:
         return self.logits
 
     def _rows(self, offset: int, row_bytes: int) -> NDArray[np.uint8]:
-        """Touch what a full chunk would, give the rows of this prompt."""
-        whole = self.arena[offset:][: row_bytes * self.engine.chunk_tokens]
-        return whole.reshape(self.engine.chunk_tokens, row_bytes)[: len(self.ids)]
+        """Touch what a full unit would, give the rows of this prompt."""
+        whole = self.arena[offset:][: row_bytes * self.engine.unit_tokens]
+        return whole.reshape(self.engine.unit_tokens, row_bytes)[: len(self.ids)]
 
     def _plain(self, offset: int, width: int) -> Floats:
         return self._rows(offset, width * 4).view(np.float32)

@@ -140,7 +140,7 @@ def engine_memory(work: Work) -> Memory:
         peak_ever=max(peak, peak_ever),
         weights=sum(memory.weights_by_format.values()),
         kv=num_blocks * runner.kv_spec().block_bytes(stats.kv_block_size),
-        arena=memory.arena_bytes,
+        arena=memory.arena_bytes * ARENAS_PER_THREAD * num_usable_cpus(),
     )
 
 

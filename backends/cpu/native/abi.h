@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 3
+#define HYBRID_CPU_ABI_VERSION 4
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -65,7 +65,7 @@ struct Op {
   int32_t norm2;  // ROPE_KV: of keys, or -1
   int32_t format; // of the activation put out
   int32_t width;  // elements a token, where the weight does not say
-  int64_t in;     // byte offsets into the arena, or -1
+  int64_t in;     // byte offsets into an arena, or -1
   int64_t out;
 };
 
@@ -85,8 +85,8 @@ struct ModelConfig {
   float norm_epsilon;
   float attention_scale;
   float rope_scale; // factor of cosines and sines
-  int32_t reserved;
-  int64_t arena_bytes;
+  int32_t unit_tokens; // rows of an arena: a pass works in as many arenas as it needs
+  int64_t arena_bytes; // of one
   const Op *ops;
   const Weight *weights;
   const float *const *vectors;
@@ -139,7 +139,7 @@ int32_t hybrid_cpu_create(const ModelConfig *config, void **model);
 int32_t hybrid_cpu_bind_kv(void *model, const KvPool *pool);
 // Runs all ops over a step's tokens. One thread at a time; others do their own work.
 int32_t hybrid_cpu_forward(void *model, const Step *step);
-// The arena, for tests that run single ops.
+// The first arena, for tests that run single ops.
 void *hybrid_cpu_arena(void *model);
 void hybrid_cpu_destroy(void *model);
 }

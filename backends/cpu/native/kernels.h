@@ -22,6 +22,9 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
   return round_up(padded + padded / GROUP * 8, 64);
 }
 
+// Rows that a product's tile takes at most.
+constexpr int32_t ROWS_OF_TILE = 4;
+
 struct LinearTask {
   const Weight *weight;
   const char *in;

@@ -18,7 +18,12 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   task_tokens_ = std::max(1, ATTENTION_ROWS / group);
   task_rows_ = task_tokens_ * group;
   const int64_t padded = round_up(config.head_dim, LANES);
-  arena_ = allocate<char>(config.arena_bytes);
+  // One for each thread, so that a pass may be cut finer than it must be.
+  const int32_t needed = (config.chunk_tokens - 1) / config.unit_tokens + 1;
+  num_arenas_ = static_cast<int32_t>(round_up(needed, config.num_threads));
+  if (config.arena_bytes > INT64_MAX / num_arenas_ - 64)
+    throw std::bad_alloc();
+  arenas_ = allocate<char>(config.arena_bytes * num_arenas_);
   cosines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   sines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   int64_t scratch = attention_scratch(task_rows_, config.head_dim) + 2 * task_rows_ * padded;

@@ -38,7 +38,7 @@ public:
   Status check(const Step &step) const;
   // The step has been checked.
   void forward(const Step &step);
-  char *arena() { return arena_.get(); }
+  char *arena() { return arenas_.get(); }
 
 private:
   friend class Pass;
@@ -53,7 +53,8 @@ private:
   KvPool pool_{};
   int32_t task_tokens_; // queries that one attention task takes at most
   int32_t task_rows_;   // rows of these
-  Memory<char> arena_;
+  int32_t num_arenas_;  // for a full pass
+  Memory<char> arenas_;
   Memory<float> cosines_; // [chunk_tokens][head_dim / 2]
   Memory<float> sines_;
   std::vector<Memory<float>> scratch_;   // of each thread

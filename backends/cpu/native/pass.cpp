@@ -7,12 +7,15 @@
 namespace hybrid {
 namespace {
 
-// Rows that a unit of a product takes: what stays in a core's own cache beside weights.
-constexpr int32_t UNIT_ROWS = 64;
+// With fewer rows than these for each thread, all weights are worth a core's time more
+// than rows that stay near it.
+constexpr int32_t CHAIN_ROWS = 32;
 // Enough that a thread with half a core delays nobody for long.
 constexpr int32_t UNITS_PER_THREAD = 8;
 // Of the steps between products: less than this is done sooner than handed over.
 constexpr int64_t UNIT_NUMBERS = 8192;
+
+int32_t num_blocks(const Weight &weight) { return (weight.rows - 1) / LANES + 1; }
 
 double now() {
   using namespace std::chrono;
@@ -25,16 +28,46 @@ Pass::Pass(Model &model, const Step &step, int32_t first_token, int32_t last_tok
            int32_t first_row, int32_t last_row)
     : model_(model), step_(step), first_token_(first_token), last_token_(last_token),
       first_row_(first_row), last_row_(last_row) {
+  cut_rows();
   if (model_.pool_.base && step_.num_seqs > 0)
     plan_attention();
-  stages_.push_back({nullptr});
-  for (const Op &op : model_.ops_) {
-    stages_.push_back({&op});
-    if (op.kind == OP_ATTENTION && is_split_)
-      stages_.push_back({&op, true});
-  }
-  if (step_.seconds)
+  add_stages();
+  if (step_.seconds) {
+    chain_seconds_.resize(static_cast<size_t>(model_.config_.num_threads) * model_.ops_.size());
     started_ = now();
+  }
+}
+
+// As few units as their arenas allow, or a multiple of the threads.
+void Pass::cut_rows() {
+  const int32_t num_tokens = last_token_ - first_token_, most = model_.config_.unit_tokens;
+  const int32_t threads = model_.config_.num_threads;
+  int64_t num_units = (num_tokens - 1) / most + 1;
+  has_chains_ = num_tokens >= int64_t{CHAIN_ROWS} * threads;
+  if (has_chains_)
+    num_units = round_up(num_units, threads);
+  const int64_t rows = round_up((num_tokens + num_units - 1) / num_units, ROWS_OF_TILE);
+  unit_rows_ = static_cast<int32_t>(std::min<int64_t>(rows, most));
+}
+
+bool Pass::can_chain(const Op &op) const {
+  return has_chains_ && op.kind != OP_ATTENTION && op.kind != OP_SELECT_ROWS &&
+         !(op.flags & FLAG_ROWS);
+}
+
+void Pass::add_stages() {
+  stages_.push_back({nullptr});
+  bool is_open = false;
+  for (const Op &op : model_.ops_) {
+    if (is_open && can_chain(op)) {
+      ++stages_.back().num_ops;
+      continue;
+    }
+    stages_.push_back({&op});
+    is_open = can_chain(op);
+    if (op.kind == OP_ATTENTION && is_split_)
+      stages_.push_back({&op, 1, true});
+  }
 }
 
 int64_t Pass::num_rows(const Op &op) const {
@@ -55,17 +88,20 @@ Pass::Range Pass::pieces(int32_t unit) const {
 }
 
 int32_t Pass::begin(int32_t stage) {
-  const Op *op = stages_[static_cast<size_t>(stage)].op;
+  const Stage &each = stages_[static_cast<size_t>(stage)];
+  const Op *op = each.op;
   const int32_t num_tasks = static_cast<int32_t>(tasks_.size());
   if (!op)
     return share(last_token_ - first_token_, 16 * model_.config_.head_dim);
+  if (each.num_ops > 1)
+    return (last_token_ - first_token_ - 1) / unit_rows_ + 1;
   switch (op->kind) {
   case OP_LINEAR: return begin_linear(*op);
   case OP_ROPE_KV:
     return share(num_rows(*op) * (model_.config_.num_heads + 2 * model_.config_.num_kv_heads),
                  model_.config_.head_dim);
   case OP_ATTENTION:
-    if (is_split_ && !stages_[static_cast<size_t>(stage)].merges)
+    if (is_split_ && !each.merges)
       return num_tasks * most_parts_;
     return num_tasks;
   case OP_EMBED:
@@ -82,19 +118,51 @@ void Pass::run(int32_t stage, int32_t unit, int32_t thread) {
     return;
   }
   const Op &op = *each.op;
-  switch (op.kind) {
-  case OP_EMBED: embed(op, pieces(unit)); break;
-  case OP_LINEAR: linear(unit); break;
-  case OP_ROPE_KV: rope_kv(op, pieces(unit)); break;
-  case OP_ATTENTION:
-    if (each.merges)
-      merge_parts(op, tasks_[static_cast<size_t>(unit)]);
-    else if (is_split_)
-      attend_part(op, unit, thread);
-    else
-      attend(op, tasks_[static_cast<size_t>(unit)], thread);
-    break;
-  default: row_op(op, pieces(unit), thread); break;
+  if (each.num_ops > 1)
+    run_chain(each, unit, thread);
+  else if (op.kind == OP_LINEAR)
+    linear(op, unit);
+  else if (op.kind != OP_ATTENTION)
+    run_op(op, pieces(unit), thread);
+  else if (each.merges)
+    merge_parts(op, tasks_[static_cast<size_t>(unit)]);
+  else if (is_split_)
+    attend_part(op, unit, thread);
+  else
+    attend(op, tasks_[static_cast<size_t>(unit)], thread);
+}
+
+// All but products and attention; rope_kv counts rows in heads.
+void Pass::run_op(const Op &op, Range range, int32_t thread) {
+  if (op.kind == OP_EMBED)
+    embed(op, range);
+  else if (op.kind == OP_ROPE_KV)
+    rope_kv(op, range);
+  else
+    row_op(op, range, thread);
+}
+
+void Pass::run_chain(const Stage &stage, int32_t unit, int32_t thread) {
+  const int64_t first = int64_t{unit} * unit_rows_;
+  const Range rows = {first, std::min<int64_t>(first + unit_rows_, last_token_ - first_token_)};
+  double *seconds = chain_seconds_.data() + static_cast<size_t>(thread) * model_.ops_.size();
+  double before = step_.seconds ? now() : 0.0;
+  for (const Op *op = stage.op; op != stage.op + stage.num_ops; ++op) {
+    if (op->kind == OP_LINEAR) {
+      const LinearTask task = linear_task(*op, first);
+      model_.kernels_.linear(task, 0, num_blocks(*task.weight), 0,
+                             static_cast<int32_t>(rows.last - first));
+    } else if (op->kind == OP_ROPE_KV) {
+      const int64_t heads = model_.config_.num_heads + 2 * int64_t{model_.config_.num_kv_heads};
+      rope_kv(*op, {first * heads, rows.last * heads});
+    } else {
+      run_op(*op, rows, thread);
+    }
+    if (step_.seconds) {
+      const double after = now();
+      seconds[op - model_.ops_.data()] += after - before;
+      before = after;
+    }
   }
 }
 
@@ -102,9 +170,29 @@ void Pass::end(int32_t stage) {
   if (!step_.seconds)
     return;
   const double ended = now();
-  if (const Op *op = stages_[static_cast<size_t>(stage)].op)
-    step_.seconds[op - model_.ops_.data()] += ended - started_;
+  if (stages_[static_cast<size_t>(stage)].op)
+    share_seconds(stages_[static_cast<size_t>(stage)], ended - started_);
   started_ = ended;
+}
+
+// Ops of a chain get what the stage took as they took the threads' time.
+void Pass::share_seconds(const Stage &stage, double seconds) {
+  const int64_t first = stage.op - model_.ops_.data();
+  if (stage.num_ops == 1) {
+    step_.seconds[first] += seconds;
+    return;
+  }
+  const int64_t num_ops = static_cast<int64_t>(model_.ops_.size());
+  std::vector<double> sums(static_cast<size_t>(stage.num_ops));
+  double all = 0.0;
+  for (int64_t i = 0; i < stage.num_ops; ++i)
+    for (int64_t thread = 0; thread < model_.config_.num_threads; ++thread) {
+      const double part = chain_seconds_[static_cast<size_t>(thread * num_ops + first + i)];
+      sums[static_cast<size_t>(i)] += part;
+      all += part;
+    }
+  for (int64_t i = 0; i < stage.num_ops; ++i)
+    step_.seconds[first + i] += seconds * sums[static_cast<size_t>(i)] / all;
 }
 
 void Pass::make_angles(Range tokens) {
@@ -151,32 +239,40 @@ void Pass::row_op(const Op &op, Range rows, int32_t thread) {
   }
 }
 
-int32_t Pass::begin_linear(const Op &op) {
+LinearTask Pass::linear_task(const Op &op, int64_t first_row) const {
   const Weight &weight = model_.weights_[static_cast<size_t>(op.weight)];
   const int32_t format = weight.format == FORMAT_INT4 ? int32_t{FORMAT_INT8} : weight.format;
-  LinearTask &task = cut_.task;
+  LinearTask task = {};
   task.weight = &weight;
-  task.in = row(op.in, 0, 0);
   task.in_stride = activation_stride(format, weight.columns);
+  task.in = row(op.in, first_row, task.in_stride);
   task.out_stride = weight.rows;
-  task.out = op.flags & FLAG_LOGITS ? step_.logits + first_row_ * task.out_stride
-                                    : reinterpret_cast<float *>(row(op.out, 0, 0));
+  task.out = op.flags & FLAG_LOGITS
+                 ? step_.logits + (first_row_ + first_row) * task.out_stride
+                 : reinterpret_cast<float *>(row(op.out, first_row, task.out_stride * 4));
   task.accumulate = op.flags & FLAG_ACCUMULATE;
-  cut_.num_rows = static_cast<int32_t>(num_rows(op));
-  cut_.row_units = (cut_.num_rows + UNIT_ROWS - 1) / UNIT_ROWS;
-  cut_.num_blocks = (weight.rows + LANES - 1) / LANES;
+  return task;
+}
+
+int32_t Pass::begin_linear(const Op &op) {
+  const int32_t rows = static_cast<int32_t>(num_rows(op));
+  const int32_t row_units = (rows + unit_rows_ - 1) / unit_rows_;
+  cut_.num_blocks = num_blocks(model_.weights_[static_cast<size_t>(op.weight)]);
   // Multiples of 3 blocks, the width of a tile; fewer, larger units where there are many.
   const int32_t wanted = UNITS_PER_THREAD * model_.config_.num_threads;
   const int32_t triples = (cut_.num_blocks + 2) / 3;
-  cut_.unit_blocks = 3 * std::max(1, triples * cut_.row_units / wanted);
-  return (cut_.num_blocks + cut_.unit_blocks - 1) / cut_.unit_blocks * cut_.row_units;
+  cut_.unit_blocks = 3 * std::max(1, static_cast<int32_t>(int64_t{triples} * row_units / wanted));
+  cut_.block_units = (cut_.num_blocks + cut_.unit_blocks - 1) / cut_.unit_blocks;
+  return cut_.block_units * row_units;
 }
 
-void Pass::linear(int32_t unit) {
-  const int32_t block = unit / cut_.row_units * cut_.unit_blocks;
-  const int32_t first = unit % cut_.row_units * UNIT_ROWS;
-  model_.kernels_.linear(cut_.task, block, std::min(cut_.unit_blocks, cut_.num_blocks - block),
-                         first, std::min(UNIT_ROWS, cut_.num_rows - first));
+void Pass::linear(const Op &op, int32_t unit) {
+  const int32_t block = unit % cut_.block_units * cut_.unit_blocks;
+  const int64_t first = int64_t{unit / cut_.block_units} * unit_rows_;
+  const int64_t count = std::min<int64_t>(unit_rows_, num_rows(op) - first);
+  model_.kernels_.linear(linear_task(op, first), block,
+                         std::min(cut_.unit_blocks, cut_.num_blocks - block), 0,
+                         static_cast<int32_t>(count));
 }
 
 void Pass::rope_kv(const Op &op, Range heads) {

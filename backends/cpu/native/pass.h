@@ -18,10 +18,13 @@ public:
   void end(int32_t stage) override;
 
 private:
-  // What is done at once: angles of all tokens, then ops, attention in two halves.
+  // What is done at once: angles of all tokens, then ops; attention in two halves. Where
+  // there are rows enough, ops that work row by row follow each other without a halt: a
+  // unit takes its rows through all of them, and they stay near its core.
   struct Stage {
-    const Op *op;         // null: angles
-    bool merges = false;  // the second half, where attention is split by KV
+    const Op *op;        // the first; null: angles
+    int32_t num_ops = 1; // more than one: a chain
+    bool merges = false; // the second half, where attention is split by KV
   };
 
   // Queries of one sequence under one KV head.
@@ -41,8 +44,7 @@ private:
 
   // How the open stage cuts a product.
   struct Cut {
-    LinearTask task;
-    int32_t num_blocks, unit_blocks, num_rows, row_units;
+    int32_t num_blocks, unit_blocks, block_units;
   };
 
   // Each piece is about `numbers` numbers of work.
@@ -50,11 +52,18 @@ private:
   Range pieces(int32_t unit) const;
   int32_t begin_linear(const Op &op);
   int64_t num_rows(const Op &op) const;
+  void cut_rows();
+  void add_stages();
+  bool can_chain(const Op &op) const;
+  void run_op(const Op &op, Range rows, int32_t thread);
+  void run_chain(const Stage &stage, int32_t unit, int32_t thread);
+  void share_seconds(const Stage &stage, double seconds);
 
   void make_angles(Range tokens);
   void embed(const Op &op, Range tokens);
   void row_op(const Op &op, Range rows, int32_t thread);
-  void linear(int32_t unit);
+  LinearTask linear_task(const Op &op, int64_t first_row) const;
+  void linear(const Op &op, int32_t unit);
   void rope_kv(const Op &op, Range heads);
 
   void plan_attention();
@@ -67,8 +76,10 @@ private:
   void attend_part(const Op &op, int32_t unit, int32_t thread);
   void merge_parts(const Op &op, const Task &task);
 
+  // Row `index` of the pass in a buffer: rows of a unit lie in its arena.
   char *row(int64_t offset, int64_t index, int64_t stride) const {
-    return model_.arena_.get() + offset + index * stride;
+    return model_.arenas_.get() + index / unit_rows_ * model_.config_.arena_bytes + offset +
+           index % unit_rows_ * stride;
   }
   int64_t qkv_width() const {
     return (model_.config_.num_heads + 2 * int64_t{model_.config_.num_kv_heads}) *
@@ -89,12 +100,15 @@ private:
   std::vector<Stage> stages_;
   std::vector<Task> tasks_;
   std::vector<const int32_t *> tables_; // of each token
+  int32_t unit_rows_ = 1;   // that share an arena
+  bool has_chains_ = false;
   bool is_split_ = false;
   int32_t most_parts_ = 1;
   int64_t num_pieces_ = 0;
   int32_t num_units_ = 0;
   Cut cut_{};
   double started_ = 0.0;
+  std::vector<double> chain_seconds_; // [thread][op]
 };
 
 } // namespace hybrid

@@ -23,8 +23,10 @@ void Pass::plan_attention() {
     const int32_t *ids = step_.block_ids + step_.table_start[seq];
     for (int32_t token = begin; token < end; ++token)
       tables_[static_cast<size_t>(token - first_token_)] = ids;
-    for (int32_t token = begin; token < end; token += model_.task_tokens_) {
-      const int32_t count = std::min(model_.task_tokens_, end - token);
+    for (int32_t token = begin, count; token < end; token += count) {
+      // Of one arena.
+      const int32_t left = unit_rows_ - (token - first_token_) % unit_rows_;
+      count = std::min({model_.task_tokens_, end - token, left});
       const int32_t position = static_cast<int32_t>(step_.positions[token]);
       longest = std::max(longest, position + count);
       for (int32_t head = 0; head < model_.config_.num_kv_heads; ++head)

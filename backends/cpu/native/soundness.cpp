@@ -7,7 +7,7 @@ namespace {
 
 bool fits(const ModelConfig &config, int64_t offset, int64_t row_bytes) {
   return offset >= 0 && offset <= config.arena_bytes && offset % 64 == 0 && row_bytes > 0 &&
-         row_bytes <= (config.arena_bytes - offset) / config.chunk_tokens;
+         row_bytes <= (config.arena_bytes - offset) / config.unit_tokens;
 }
 
 bool is_activation(int32_t format) {
@@ -103,7 +103,8 @@ bool is_sound_sequence(const Step &step, const KvPool &pool, int32_t seq) {
 } // namespace
 
 bool is_sound(const ModelConfig &config) {
-  if (config.num_threads < 1 || config.chunk_tokens < 1 || config.num_ops < 0 ||
+  if (config.num_threads < 1 || config.chunk_tokens < 1 || config.unit_tokens < 1 ||
+      config.arena_bytes % 64 || config.num_ops < 0 ||
       config.arena_bytes < 0 || config.vocab_size < 1 || config.num_kv_heads < 1 ||
       config.num_heads < 1 || config.num_heads % config.num_kv_heads ||
       config.head_dim < 2 || config.head_dim % 2 || config.num_layers < 0 ||

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -22,11 +23,13 @@ public:
   virtual void end(int32_t stage) = 0;
 };
 
-// Threads take units by a ticket; who finishes a stage's last unit opens the next stage.
-// So nobody waits for a thread, only for units: one whose core somebody else has for now
-// holds up the others by the unit that it is in, if any, and a stage of one unit is run
-// without a word to anyone. Waiters spin for a moment and then sleep: a spinning thread
-// may hold the very core that the one it waits for needs.
+// Each thread has a share of a stage's units: the first its first ones, and so on, so that
+// rows that it has worked on are still near its core in the next stage. It takes them by a
+// ticket, then helps with the others' shares; who finishes a stage's last unit opens the
+// next stage. So nobody waits for a thread, only for units: one whose core somebody else
+// has for now holds up the others by the unit that it is in, if any, and a stage of one
+// unit is run without a word to anyone. Waiters spin for a moment and then sleep: a
+// spinning thread may hold the very core that the one it waits for needs.
 class Team {
 public:
   // Thread 0 is whoever calls `run`.
@@ -39,20 +42,28 @@ public:
   void run(Job &job);
 
 private:
+  // From high to low bits: turn, units of the share, units taken.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
+
   void work(int32_t thread);
+  int32_t take_unit(int32_t thread);
+  int32_t first_unit(int32_t share) const;
   void open_stage(int32_t stage);
   void publish(int32_t num_units);
   void close();
   void wait_for_turn(uint32_t old);
 
-  // From high to low bits: turn, units of the open stage (0: the job is done), units taken.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  const int32_t num_shares_;
+  std::unique_ptr<Share[]> shares_; // the first is empty only where the job is done
   alignas(64) std::atomic<int32_t> num_done_{0};
   alignas(64) std::atomic<uint32_t> turn_{0};
   std::atomic<int32_t> num_sleepers_{0};
   std::atomic<bool> is_closed_{false};
   Job *job_ = nullptr;
   int32_t stage_ = 0;
+  int32_t num_units_ = 0; // of the stage
   std::vector<std::thread> threads_;
 };
 
