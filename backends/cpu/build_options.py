@@ -23,7 +23,7 @@ class BuildOptions:
     """``auto``: fp32 to compute in float32, else the four bits of a file whose matrices
     have four, else int8."""
     kv_cache_dtype: str = AUTO
-    """``auto``: float32 beside fp32, else bfloat16."""
+    """``auto``: as wide as the weights; int8 beside int4, too."""
     dtype: str = "bfloat16"
     """What the engine computes in, where ``auto`` leaves that open."""
 
@@ -49,4 +49,4 @@ class BuildOptions:
         """What the cache of an engine with these weights holds."""
         if self.kv_cache_dtype != AUTO:
             return self.kv_cache_dtype
-        return "float32" if quantization == "fp32" else "bfloat16"
+        return {"fp32": "float32", "bf16": "bfloat16"}.get(quantization, "int8")

@@ -137,7 +137,8 @@ class Case:
     def check(self, variant: str, num_threads: int = 1) -> None:
         """Compare the two."""
         error = np.abs(self.run(variant, num_threads) - self.wanted())
-        assert error.max() < 3e-5
+        # Queries of INT8 cells are rounded to 16 bits.
+        assert error.max() < (3e-4 if self.format == Format.INT8 else 3e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -46,7 +46,7 @@ def _refusal(folder: Path) -> str:
 
 def test_reading_gives_what_was_built(engine: BuiltEngine) -> None:
     """Settled options, and bytes that add up to the file's."""
-    assert (engine.quantization, engine.kv_cache_dtype) == ("int8", "bfloat16")
+    assert (engine.quantization, engine.kv_cache_dtype) == ("int8", "int8")
     file_bytes = (engine.directory / WEIGHTS_NAME).stat().st_size
     # In front of them stands the header.
     assert 0 < file_bytes - engine.memory.weights_bytes < 10_000

@@ -144,15 +144,16 @@ def test_memory_that_weights_will_take_is_not_free(
     ("quantization", "dtype", "kv_dtype"),
     [
         ("auto", "float32", "float32"),
-        ("auto", "bfloat16", "bfloat16"),
+        ("auto", "bfloat16", "int8"),
         ("fp32", "bfloat16", "float32"),
-        ("int8", "float32", "bfloat16"),
+        ("bf16", "float32", "bfloat16"),
+        ("int8", "float32", "int8"),
     ],
 )
 def test_the_cache_is_as_exact_as_the_weights(
     folder: Path, quantization: str, dtype: str, kv_dtype: str
 ) -> None:
-    """Unless it is chosen, weights in float32 bring a cache in float32."""
+    """Unless it is chosen, it has as many bits."""
     loaded = load_cpu(folder, quantization=quantization, dtype=dtype)
     with closing(loaded.executor):
         assert loaded.executor.kv_spec().dtype == kv_dtype

@@ -91,11 +91,16 @@ template <class F> static inline void by_fours(int32_t num_rows, F f) {
 template <int32_t FORMAT> struct ScoreRows {
   const float *queries, *keys;
   int32_t lanes;
+  const TileRows &tile;
   float *scores;
   Ahead &ahead;
   template <int R> void run(int32_t r) const {
-    make_scores<FORMAT, R>(queries + r * lanes, keys, lanes, scores + r * ATTENTION_TILE,
-                           ahead);
+    float *y = scores + r * ATTENTION_TILE;
+    if constexpr (FORMAT == FORMAT_INT8)
+      make_whole_scores<R>(queries + r * lanes, reinterpret_cast<const uint8_t *>(keys), lanes,
+                           tile, y, ahead);
+    else
+      make_scores<FORMAT, R>(queries + r * lanes, keys, lanes, y, ahead);
   }
 };
 
@@ -105,15 +110,19 @@ template <int32_t FORMAT> struct ValueRows {
   int32_t dim, padded;
   float *sums;
   Ahead &ahead;
-  template <int R> void run(int32_t r) const {
+  template <int R, int B> void add_columns(int32_t r, int32_t column) const {
     const float *w = weights + r * ATTENTION_TILE;
+    if constexpr (FORMAT == FORMAT_INT8)
+      add_whole_values<R, B>(w, rows, dim, padded, column, sums + r * padded, ahead);
+    else
+      add_values<FORMAT, R, B>(w, rows, dim, padded, column, sums + r * padded, ahead);
+  }
+  template <int R> void run(int32_t r) const {
     int32_t column = 0;
     for (; column + 4 * LANES <= dim; column += 4 * LANES)
-      add_values<FORMAT, R, 4>(w, rows, dim, padded, column, sums + r * padded,
-                               ahead);
+      add_columns<R, 4>(r, column);
     for (; column < dim; column += LANES)
-      add_values<FORMAT, R, 1>(w, rows, dim, padded, column, sums + r * padded,
-                               ahead);
+      add_columns<R, 1>(r, column);
   }
 };
 
@@ -166,6 +175,8 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
       else
         store(queries + r * lanes + i, scaled);
     }
+    if constexpr (FORMAT == FORMAT_INT8)
+      split_query(queries + r * lanes, lanes);
     for (int32_t i = 0; i < padded; i += LANES)
       store(rows.sums + r * padded + i, set1(0.0f));
     rows.parts[r] = {-__builtin_inff(), 0.0f};
@@ -180,8 +191,12 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
       find_rows<FORMAT>(task, token + ATTENTION_TILE, last, next);
     Ahead next_keys = {next.keys, next.count, dim * cell_number_bytes(FORMAT)};
     Ahead next_values = {next.values, next.count, dim * cell_number_bytes(FORMAT)};
-    load_keys<FORMAT>(tile, dim, keys);
-    by_fours(num_rows, ScoreRows<FORMAT>{queries, keys, lanes, scores, next_keys});
+    if constexpr (FORMAT == FORMAT_INT8)
+      load_raised_keys(tile, dim, padded, reinterpret_cast<uint8_t *>(keys));
+    else
+      load_keys<FORMAT>(tile, dim, keys);
+    [[maybe_unused]] const float poison = poison_of(tile.value_scales);
+    by_fours(num_rows, ScoreRows<FORMAT>{queries, keys, lanes, tile, scores, next_keys});
     for (int32_t r = 0; r < num_rows; ++r) {
       const int32_t position = task.first_position + r / group;
       const int32_t oldest = task.window ? position - task.window + 1 : 0;
@@ -189,6 +204,8 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
                                                                 : ATTENTION_TILE;
       weigh(scores + r * ATTENTION_TILE, oldest > token ? oldest - token : 0, end, padded,
             rows.parts[r], rows.sums + r * padded);
+      if constexpr (FORMAT == FORMAT_INT8)
+        whole_weights(scores + r * ATTENTION_TILE, tile.value_scales, poison);
     }
     by_fours(num_rows, ValueRows<FORMAT>{scores, tile, dim, padded, rows.sums, next_values});
   }

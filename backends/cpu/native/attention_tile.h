@@ -27,8 +27,8 @@ struct TileRows {
   int32_t count;
   const char *keys[ATTENTION_TILE];
   const char *values[ATTENTION_TILE];
-  float key_scales[ATTENTION_TILE];
-  float value_scales[ATTENTION_TILE];
+  float key_scales[ATTENTION_TILE] = {};
+  float value_scales[ATTENTION_TILE] = {};
 };
 
 template <int32_t FORMAT>

@@ -11,6 +11,8 @@ struct Bytes {
   __m256i low, high;
 };
 using Pairs = Bytes;
+using Words = Bytes;
+using WordSums = Bytes; // lanes in their own order
 
 static inline __m256i lanes_below(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -130,6 +132,20 @@ static inline void store_s8(int8_t *p, Floats x) {
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
 }
+static inline void store_s16(int16_t *p, Floats x) {
+  __m256i words =
+      _mm256_packs_epi32(_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm256_permute4x64_epi64(words, 0xd8));
+}
+static inline void store_raised(uint8_t *p, Floats x) {
+  const __m256i top = _mm256_set1_epi8(-128);
+  __m256i *bytes = reinterpret_cast<__m256i *>(p);
+  _mm256_storeu_si256(bytes, _mm256_xor_si256(_mm256_castps_si256(x.low), top));
+  _mm256_storeu_si256(bytes + 1, _mm256_xor_si256(_mm256_castps_si256(x.high), top));
+}
+static inline Ints same_ints(int32_t x) {
+  return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
 static inline Ints no_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline Floats to_floats(Ints a) {
   return {_mm256_cvtepi32_ps(_mm256_permute4x64_epi64(a.low, 0xd8)),
@@ -161,6 +177,28 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   __builtin_memcpy(&bytes, p, 4);
   __m256i four = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(bytes)));
   return {dots(a.low, w.low, four), dots(a.high, w.high, four)};
+}
+static inline __m256i extended(const int8_t *p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+}
+static inline __m256i eight_pairs(const int8_t *a, const int8_t *b) {
+  return _mm256_blend_epi16(extended(a), _mm256_slli_epi32(extended(b), 16), 0xaa);
+}
+static inline Words pair_words(const int8_t *a, const int8_t *b) {
+  return {eight_pairs(a, b), eight_pairs(a + 8, b + 8)};
+}
+static inline WordSums no_word_sums() {
+  return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
+  int32_t bits;
+  __builtin_memcpy(&bits, p, 4);
+  const __m256i two = _mm256_set1_epi32(bits);
+  return {_mm256_add_epi32(a.low, _mm256_madd_epi16(w.low, two)),
+          _mm256_add_epi32(a.high, _mm256_madd_epi16(w.high, two))};
+}
+static inline Floats word_floats(WordSums a) {
+  return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
 }
 static inline Pairs load_pairs(const uint16_t *p) {
   return load_bytes(reinterpret_cast<const uint8_t *>(p));

@@ -4,6 +4,8 @@ using Floats = __m512;
 using Ints = __m512i;
 using Bytes = __m512i;
 using Pairs = __m512i;
+using Words = __m512i;
+using WordSums = __m512i;
 
 static inline __mmask16 first_lanes(int n) {
   return n >= 16 ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
@@ -66,7 +68,16 @@ static inline void store_s8(int8_t *p, Floats x) {
       _mm512_cmp_epi32_mask(whole, _mm512_set1_epi32(-128), _MM_CMPINT_NLE), whole);
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(whole));
 }
+static inline void store_s16(int16_t *p, Floats x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
+                      _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+static inline void store_raised(uint8_t *p, Floats x) {
+  const __m512i top = _mm512_set1_epi8(-128);
+  _mm512_storeu_si512(p, _mm512_xor_si512(_mm512_castps_si512(x), top));
+}
 static inline Ints no_ints() { return _mm512_setzero_si512(); }
+static inline Ints same_ints(int32_t x) { return _mm512_set1_epi32(x); }
 static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
 static inline Bytes low_nibbles(Bytes a) {
@@ -83,6 +94,20 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(four)));
   return a;
 }
+static inline __m512i widened(const int8_t *p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+static inline Words pair_words(const int8_t *a, const int8_t *b) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, widened(a), _mm512_slli_epi32(widened(b), 16));
+}
+static inline WordSums no_word_sums() { return _mm512_setzero_si512(); }
+static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
+  int32_t two;
+  __builtin_memcpy(&two, p, 4);
+  asm("vpdpwssd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(two)));
+  return a;
+}
+static inline Floats word_floats(WordSums a) { return _mm512_cvtepi32_ps(a); }
 static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
   int32_t two;

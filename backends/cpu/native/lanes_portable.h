@@ -13,6 +13,10 @@ struct Bytes {
 struct Pairs {
   uint16_t lane[32];
 };
+struct Words {
+  int16_t lane[32];
+};
+using WordSums = Ints;
 
 #define HYBRID_EACH for (int i = 0; i < 16; ++i)
 
@@ -153,7 +157,27 @@ static inline void store_s8(int8_t *p, Floats x) {
     p[i] = y >= -127.0f && y <= 127.0f ? static_cast<int8_t>(y) : 0;
   }
 }
+// Rounds to nearest even; x is in -32767..32767 already.
+static inline void store_s16(int16_t *p, Floats x) {
+  int16_t words[16];
+  HYBRID_EACH {
+    float y = __builtin_nearbyintf(x.lane[i]);
+    words[i] = y >= -32767.0f && y <= 32767.0f ? static_cast<int16_t>(y) : 0;
+  }
+  __builtin_memcpy(p, words, sizeof words);
+}
+// The bits of x, the highest of each byte flipped: signed bytes + 128.
+static inline void store_raised(uint8_t *p, Floats x) {
+  __builtin_memcpy(p, x.lane, 64);
+  for (int i = 0; i < 64; ++i)
+    p[i] ^= 128;
+}
 static inline Ints no_ints() { return Ints{}; }
+static inline Ints same_ints(int32_t x) {
+  Ints y;
+  HYBRID_EACH y.lane[i] = x;
+  return y;
+}
 static inline Floats to_floats(Ints a) {
   Floats y;
   HYBRID_EACH y.lane[i] = static_cast<float>(a.lane[i]);
@@ -179,6 +203,24 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   HYBRID_EACH for (int j = 0; j < 4; ++j) a.lane[i] += w.lane[4 * i + j] * p[j];
   return a;
 }
+// 16 numbers at a, each followed by its like at b.
+static inline Words pair_words(const int8_t *a, const int8_t *b) {
+  Words y;
+  HYBRID_EACH {
+    y.lane[2 * i] = a[i];
+    y.lane[2 * i + 1] = b[i];
+  }
+  return y;
+}
+static inline WordSums no_word_sums() { return WordSums{}; }
+// Adds to each lane its two words times the two at p.
+static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
+  int16_t two[2];
+  __builtin_memcpy(two, p, sizeof two);
+  HYBRID_EACH for (int j = 0; j < 2; ++j) a.lane[i] += w.lane[2 * i + j] * two[j];
+  return a;
+}
+static inline Floats word_floats(WordSums a) { return to_floats(a); }
 static inline Pairs load_pairs(const uint16_t *p) {
   Pairs y;
   __builtin_memcpy(y.lane, p, 64);

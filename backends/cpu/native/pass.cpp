@@ -43,7 +43,7 @@ void Pass::cut_rows() {
   const int32_t num_tokens = last_token_ - first_token_, most = model_.config_.unit_tokens;
   const int32_t threads = model_.config_.num_threads;
   int64_t num_units = (num_tokens - 1) / most + 1;
-  has_chains_ = num_tokens >= int64_t{CHAIN_ROWS} * threads;
+  has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
     num_units = round_up(num_units, threads);
   const int64_t rows = round_up((num_tokens + num_units - 1) / num_units, ROWS_OF_TILE);

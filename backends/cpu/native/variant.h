@@ -7,6 +7,7 @@
 #include "linear.h"
 #include "rope.h"
 #include "attention_tile.h"
+#include "attention_int8.h"
 #include "attention.h"
 
 static constexpr Kernels make_kernels() {
