@@ -155,7 +155,7 @@ static inline void weigh(float *scores, int32_t first, int32_t last, int32_t pad
 }
 
 template <int32_t FORMAT>
-static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
+static void attend_cells(const AttentionTask &task, int32_t first, int32_t last, Upcoming after,
                          float *scratch, AttentionRows rows) {
   const int32_t dim = task.shape.head_dim;
   const int32_t padded = static_cast<int32_t>(round_up(dim, LANES));
@@ -181,20 +181,35 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
       store(rows.sums + r * padded + i, set1(0.0f));
     rows.parts[r] = {-__builtin_inff(), 0.0f};
   }
-  TileRows tiles[2];
-  find_rows<FORMAT>(task, first, last, tiles[0]);
-  for (int32_t token = first, i = 0; token < last; token += ATTENTION_TILE, i ^= 1) {
-    const TileRows &tile = tiles[i];
-    TileRows &next = tiles[i ^ 1];
-    next.count = 0;
-    if (token + ATTENTION_TILE < last)
-      find_rows<FORMAT>(task, token + ATTENTION_TILE, last, next);
-    Ahead next_keys = {next.keys, next.count, dim * cell_number_bytes(FORMAT)};
-    Ahead next_values = {next.values, next.count, dim * cell_number_bytes(FORMAT)};
-    if constexpr (FORMAT == FORMAT_INT8)
+  const int32_t num_tiles = (last - first + ATTENTION_TILE - 1) / ATTENTION_TILE;
+  // A tile is done sooner than memory answers: two are on their way.
+  TileRows tiles[1 + TILES_AHEAD];
+  auto find_tile = [&](int32_t i) {
+    TileRows &tile = tiles[i % (1 + TILES_AHEAD)];
+    const bool is_ours = i < num_tiles;
+    const AttentionTask *from = is_ours ? &task : after.task;
+    const int32_t end = is_ours ? last : after.last;
+    const int32_t token =
+        is_ours ? first + i * ATTENTION_TILE : after.first + (i - num_tiles) * ATTENTION_TILE;
+    tile.count = 0;
+    if (from && token < end)
+      find_rows<FORMAT>(*from, token, end, tile);
+  };
+  for (int32_t i = 0; i < TILES_AHEAD; ++i)
+    find_tile(i);
+  for (int32_t i = 0; i < num_tiles; ++i) {
+    const int32_t token = first + i * ATTENTION_TILE;
+    TileRows &tile = tiles[i % (1 + TILES_AHEAD)];
+    const TileRows &ahead = tiles[(i + TILES_AHEAD) % (1 + TILES_AHEAD)];
+    find_tile(i + TILES_AHEAD);
+    Ahead next_keys = {ahead.keys, ahead.count, dim * cell_number_bytes(FORMAT)};
+    Ahead next_values = {ahead.values, ahead.count, dim * cell_number_bytes(FORMAT)};
+    if constexpr (FORMAT == FORMAT_INT8) {
+      load_scales(task, token, tile);
       load_raised_keys(tile, dim, padded, reinterpret_cast<uint8_t *>(keys));
-    else
+    } else {
       load_keys<FORMAT>(tile, dim, keys);
+    }
     [[maybe_unused]] const float poison = poison_of(tile.value_scales);
     by_fours(num_rows, ScoreRows<FORMAT>{queries, keys, lanes, tile, scores, next_keys});
     for (int32_t r = 0; r < num_rows; ++r) {
@@ -211,14 +226,14 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
   }
 }
 
-static void attend(const AttentionTask &task, int32_t first, int32_t last, float *scratch,
-                   AttentionRows rows) {
+static void attend(const AttentionTask &task, int32_t first, int32_t last, Upcoming after,
+                   float *scratch, AttentionRows rows) {
   if (task.pool->format == FORMAT_F32)
-    attend_cells<FORMAT_F32>(task, first, last, scratch, rows);
+    attend_cells<FORMAT_F32>(task, first, last, after, scratch, rows);
   else if (task.pool->format == FORMAT_BF16)
-    attend_cells<FORMAT_BF16>(task, first, last, scratch, rows);
+    attend_cells<FORMAT_BF16>(task, first, last, after, scratch, rows);
   else
-    attend_cells<FORMAT_INT8>(task, first, last, scratch, rows);
+    attend_cells<FORMAT_INT8>(task, first, last, after, scratch, rows);
 }
 
 static void merge(int32_t num_rows, int32_t head_dim, AttentionRows into, AttentionRows from) {

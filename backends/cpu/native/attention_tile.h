@@ -5,6 +5,8 @@ constexpr int64_t cell_number_bytes(int32_t format) {
   return format == FORMAT_F32 ? 4 : format == FORMAT_BF16 ? 2 : 1;
 }
 
+constexpr int32_t TILES_AHEAD = 2;
+
 // 16 numbers of a token's K or V from i on, 0 beyond head_dim.
 template <int32_t FORMAT>
 static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim, float scale) {
@@ -31,38 +33,67 @@ struct TileRows {
   float value_scales[ATTENTION_TILE] = {};
 };
 
-template <int32_t FORMAT>
-static inline void find_rows(const AttentionTask &task, int32_t first, int32_t last,
-                             TileRows &rows) {
+// Calls f(cell, slot, t, n) for each run of n tokens, from token t of the tile on, that lie
+// side by side from `slot` on in one block.
+template <class F>
+static inline void for_runs(const AttentionTask &task, int32_t first, int32_t count, F f) {
   const KvPool &pool = *task.pool;
-  const int32_t size = pool.block_size;
-  const int64_t row_bytes = task.shape.head_dim * cell_number_bytes(FORMAT);
-  const int64_t scales = int64_t{task.shape.num_kv_heads} * size * task.shape.head_dim;
-  const int32_t *block = task.block_ids + first / size;
-  const int64_t head = int64_t{task.kv_head} * size;
-  int32_t slot = first % size;
-  rows.count = last - first < ATTENTION_TILE ? last - first : ATTENTION_TILE;
-  for (int32_t t = 0; t < rows.count; ++block, slot = 0) {
+  const int32_t *block = task.block_ids + first / pool.block_size;
+  int32_t slot = first % pool.block_size;
+  for (int32_t t = 0, n; t < count; t += n, slot = 0, ++block) {
+    n = pool.block_size - slot < count - t ? pool.block_size - slot : count - t;
     const char *cell = static_cast<const char *>(pool.base) + *block * pool.block_stride +
                        task.layer * pool.layer_stride;
-    for (; slot < size && t < rows.count; ++slot, ++t) {
-      rows.keys[t] = cell + (head + slot) * row_bytes;
-      rows.values[t] = rows.keys[t] + pool.kv_stride;
-      if constexpr (FORMAT == FORMAT_INT8) {
-        const char *scale = cell + scales + (head + slot) * 4;
-        __builtin_memcpy(rows.key_scales + t, scale, 4);
-        __builtin_memcpy(rows.value_scales + t, scale + pool.kv_stride, 4);
-      }
-    }
+    f(cell, slot, t, n);
   }
 }
 
-// Fetches the next tile's K or V a row at a time, between this tile's sums: a head's rows
+// The scales of K of a run; V's lie kv_stride further on.
+static inline const char *scales_of_run(const AttentionTask &task, const char *cell,
+                                        int32_t slot) {
+  const int64_t size = task.pool->block_size;
+  return cell + task.shape.num_kv_heads * size * task.shape.head_dim +
+         (task.kv_head * size + slot) * 4;
+}
+
+template <int32_t FORMAT>
+static inline void find_rows(const AttentionTask &task, int32_t first, int32_t last,
+                             TileRows &rows) {
+  const int64_t row_bytes = task.shape.head_dim * cell_number_bytes(FORMAT);
+  const int64_t head = int64_t{task.kv_head} * task.pool->block_size;
+  rows.count = last - first < ATTENTION_TILE ? last - first : ATTENTION_TILE;
+  for_runs(task, first, rows.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
+    const char *key = cell + (head + slot) * row_bytes;
+    for (int32_t i = 0; i < n; ++i, key += row_bytes) {
+      rows.keys[t + i] = key;
+      rows.values[t + i] = key + task.pool->kv_stride;
+    }
+    if constexpr (FORMAT == FORMAT_INT8) {
+      const char *scales = scales_of_run(task, cell, slot);
+      for (int32_t i = 0; i < n * 4; i += 64) {
+        prefetch(scales + i);
+        prefetch(scales + i + task.pool->kv_stride);
+      }
+    }
+  });
+}
+
+// Not with the rows: they are fetched while other tiles are worked on.
+static inline void load_scales(const AttentionTask &task, int32_t first, TileRows &rows) {
+  for_runs(task, first, rows.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
+    const char *scales = scales_of_run(task, cell, slot);
+    __builtin_memcpy(rows.key_scales + t, scales, static_cast<size_t>(n) * 4);
+    __builtin_memcpy(rows.value_scales + t, scales + task.pool->kv_stride,
+                     static_cast<size_t>(n) * 4);
+  });
+}
+
+// Fetches K or V of a tile to come a row at a time, between this tile's sums: a head's rows
 // in a block are too short a run for the machine to see it coming, and all of them at once
 // wait in line for the few fetches that a core has under way.
 struct Ahead {
   const char *const *rows;
-  int32_t count; // 0: there is no next tile
+  int32_t count; // 0: there is no such tile
   int64_t row_bytes;
   int32_t fetched = 0;
 

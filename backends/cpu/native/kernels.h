@@ -73,6 +73,12 @@ struct AttentionTask {
   int64_t query_stride;     // floats, token to token
 };
 
+// What a thread is likely to attend to next: some KV tokens of a task, or nothing.
+struct Upcoming {
+  const AttentionTask *task;
+  int32_t first, last;
+};
+
 struct PartOfRow {
   float largest; // -inf: saw nothing
   float total;
@@ -95,9 +101,10 @@ struct Kernels {
                  int32_t first_row, int32_t num_rows);
   // Head h of q, k and v joined.
   void (*rope_kv)(const RopeTask &task, int32_t head);
-  // KV tokens [first, last) for all rows of the task, into `rows`.
-  void (*attend)(const AttentionTask &task, int32_t first, int32_t last, float *scratch,
-                 AttentionRows rows);
+  // KV tokens [first, last) for all rows of the task, into `rows`; what comes next is
+  // fetched on the way.
+  void (*attend)(const AttentionTask &task, int32_t first, int32_t last, Upcoming next,
+                 float *scratch, AttentionRows rows);
   // into += from, both of the same rows.
   void (*merge)(int32_t num_rows, int32_t head_dim, AttentionRows into, AttentionRows from);
   // Divides and puts the rows of a task to `out` [token][num_heads * head_dim].

@@ -129,7 +129,7 @@ void Pass::run(int32_t stage, int32_t unit, int32_t thread) {
   else if (is_split_)
     attend_part(op, unit, thread);
   else
-    attend(op, tasks_[static_cast<size_t>(unit)], thread);
+    attend(op, unit, thread);
 }
 
 // All but products and attention; rope_kv counts rows in heads.

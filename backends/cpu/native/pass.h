@@ -72,7 +72,8 @@ private:
   AttentionRows split_rows(const Task &task, int32_t part) const;
   int32_t first_token_seen(const Op &op, const Task &task) const;
   float *attention_out(const Op &op, const Task &task) const;
-  void attend(const Op &op, const Task &task, int32_t thread);
+  void attend(const Op &op, int32_t unit, int32_t thread);
+  Upcoming next_of(const Op &op, int32_t unit, AttentionTask &task) const;
   void attend_part(const Op &op, int32_t unit, int32_t thread);
   void merge_parts(const Op &op, const Task &task);
 

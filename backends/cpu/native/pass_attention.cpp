@@ -84,7 +84,8 @@ int32_t Pass::first_token_seen(const Op &op, const Task &task) const {
   return first / ATTENTION_TILE * ATTENTION_TILE;
 }
 
-void Pass::attend(const Op &op, const Task &each, int32_t thread) {
+void Pass::attend(const Op &op, int32_t unit, int32_t thread) {
+  const Task &each = tasks_[static_cast<size_t>(unit)];
   const AttentionTask task = attention_task(op, each);
   const int32_t dim = model_.config_.head_dim;
   float *scratch = model_.scratch_[static_cast<size_t>(thread)].get();
@@ -93,14 +94,26 @@ void Pass::attend(const Op &op, const Task &each, int32_t thread) {
   const AttentionRows into = {parts, sums};
   const AttentionRows from = {parts + model_.task_rows_,
                               sums + model_.task_rows_ * padded_head()};
+  AttentionTask next_task;
+  const Upcoming next = next_of(op, unit, next_task);
   const int32_t begin = first_token_seen(op, each), end = each.position + each.num_tokens;
   for (int32_t token = begin, last; token < end; token = last) {
     last = std::min(end, (token / ATTENTION_PART + 1) * ATTENTION_PART);
-    model_.kernels_.attend(task, token, last, scratch, token == begin ? into : from);
+    model_.kernels_.attend(task, token, last, last < end ? Upcoming{&task, last, end} : next,
+                           scratch, token == begin ? into : from);
     if (token > begin)
       model_.kernels_.merge(each.num_tokens * group(), dim, into, from);
   }
   model_.kernels_.finish(task, into, attention_out(op, each), attended_width());
+}
+
+// The next unit: most likely the thread's own.
+Upcoming Pass::next_of(const Op &op, int32_t unit, AttentionTask &task) const {
+  if (unit + 1 >= static_cast<int32_t>(tasks_.size()))
+    return {};
+  const Task &next = tasks_[static_cast<size_t>(unit) + 1];
+  task = attention_task(op, next);
+  return {&task, first_token_seen(op, next), next.position + next.num_tokens};
 }
 
 AttentionRows Pass::split_rows(const Task &task, int32_t part) const {
@@ -115,7 +128,7 @@ void Pass::attend_part(const Op &op, int32_t unit, int32_t thread) {
   const int32_t first = std::max(first_token_seen(op, each), part * ATTENTION_PART);
   const int32_t last = std::min(each.position + each.num_tokens, (part + 1) * ATTENTION_PART);
   if (first < last)
-    model_.kernels_.attend(attention_task(op, each), first, last,
+    model_.kernels_.attend(attention_task(op, each), first, last, {},
                            model_.scratch_[static_cast<size_t>(thread)].get(),
                            split_rows(each, part));
 }
