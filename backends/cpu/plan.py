@@ -146,6 +146,11 @@ def activation_row_bytes(form: Format, width: int) -> int:
     return depth * {Format.F32: 4, Format.BF16: 2}[form]
 
 
+def _written(op: PlannedOp) -> int:
+    assert op.writes is not None
+    return op.writes
+
+
 @dataclass(slots=True)
 class _Builder:
     """Makes ops, and numbers buffers and vectors as they come."""
@@ -164,26 +169,39 @@ class _Builder:
             weight=self.weights[EMBEDDING][0],
             width=shape.hidden_size,
         )
+        flags = OpFlag.NONE
         for layer in range(shape.num_layers):
-            yield from self._attention(layer, hidden)
-            yield from self._mlp(layer, hidden)
-        rows = self._plain(shape.hidden_size)
-        yield PlannedOp(
-            kind=OpKind.SELECT_ROWS,
-            reads=hidden,
-            writes=rows,
-            flags=OpFlag.ROWS,
-            width=shape.hidden_size,
-        )
+            attended = self._plain(shape.num_heads * shape.head_dim)
+            yield from self._attention(layer, hidden, attended)
+            if layer == shape.num_layers - 1:
+                # Of what follows the last K and V only rows with logits are asked for.
+                flags = OpFlag.ROWS
+                yield (select := self._select(hidden, shape.hidden_size))
+                hidden = _written(select)
+                yield (select := self._select(attended, shape.num_heads * shape.head_dim))
+                attended = _written(select)
+            yield from self._output(layer, attended, hidden, flags)
+            yield from self._mlp(layer, hidden, flags)
         head = EMBEDDING if shape.ties_embeddings else HEAD
-        yield (norm := self._norm("model.norm", rows, head, OpFlag.ROWS))
-        yield self._linear(head, norm.writes, None, OpFlag.ROWS | OpFlag.LOGITS)
+        yield (norm := self._norm("model.norm", hidden, head, flags))
+        yield self._linear(head, norm.writes, None, flags | OpFlag.LOGITS)
 
-    def _attention(self, layer: int, hidden: int) -> Iterator[PlannedOp]:
+    def _select(self, reads: int, width: int) -> PlannedOp:
+        return PlannedOp(
+            kind=OpKind.SELECT_ROWS,
+            reads=reads,
+            writes=self._plain(width),
+            flags=OpFlag.ROWS,
+            width=width,
+        )
+
+    def _attention(
+        self, layer: int, hidden: int, attended: int
+    ) -> Iterator[PlannedOp]:
         shape, at = self.shape, f"model.layers.{layer}"
         queries = shape.num_heads * shape.head_dim
         width = queries + 2 * shape.num_kv_heads * shape.head_dim
-        qkv, attended = self._plain(width), self._plain(queries)
+        qkv = self._plain(width)
         weight = f"layers.{layer}{QKV}"
         yield (norm := self._norm(f"{at}.input_layernorm", hidden, weight))
         yield self._linear(weight, norm.writes, qkv)
@@ -202,33 +220,40 @@ class _Builder:
             layer=layer,
             width=queries,
         )
+
+    def _output(
+        self, layer: int, attended: int, hidden: int, flags: OpFlag
+    ) -> Iterator[PlannedOp]:
+        width = self.shape.num_heads * self.shape.head_dim
         weight = f"layers.{layer}.o"
         form = self._activation(weight)
         yield PlannedOp(
             kind=OpKind.CONVERT,
             reads=attended,
-            writes=(fitting := self._buffer(form, queries)),
+            writes=(fitting := self._buffer(form, width)),
+            flags=flags,
             format=form,
-            width=queries,
+            width=width,
         )
-        yield self._linear(weight, fitting, hidden, OpFlag.ACCUMULATE)
+        yield self._linear(weight, fitting, hidden, flags | OpFlag.ACCUMULATE)
 
-    def _mlp(self, layer: int, hidden: int) -> Iterator[PlannedOp]:
+    def _mlp(self, layer: int, hidden: int, flags: OpFlag) -> Iterator[PlannedOp]:
         inner, weight = self.shape.intermediate_size, f"layers.{layer}.gate_up"
         name = f"model.layers.{layer}.post_attention_layernorm"
         gate_up = self._plain(2 * inner)
-        yield (norm := self._norm(name, hidden, weight))
-        yield self._linear(weight, norm.writes, gate_up)
+        yield (norm := self._norm(name, hidden, weight, flags))
+        yield self._linear(weight, norm.writes, gate_up, flags)
         weight = f"layers.{layer}.down"
         form = self._activation(weight)
         yield PlannedOp(
             kind=OpKind.SILU_MUL,
             reads=gate_up,
             writes=(gated := self._buffer(form, inner)),
+            flags=flags,
             format=form,
             width=inner,
         )
-        yield self._linear(weight, gated, hidden, OpFlag.ACCUMULATE)
+        yield self._linear(weight, gated, hidden, flags | OpFlag.ACCUMULATE)
 
     def _norm(
         self, vector: str, reads: int, weight: str, flags: OpFlag = OpFlag.NONE

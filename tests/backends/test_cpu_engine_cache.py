@@ -266,7 +266,7 @@ def test_a_damaged_engine_directory_is_not_replaced(
     """It is the user's: what it was built from may be gone."""
     manifest = built.path / MANIFEST_NAME
     manifest.write_text(json.dumps({"engine_version": 0}))
-    with pytest.raises(CheckpointError, match="engine_version 0, this is 3"):
+    with pytest.raises(CheckpointError, match="engine_version 0, this is 4"):
         find_or_build(built, config, INT8)
 
 

@@ -99,8 +99,8 @@ struct Kernels {
                    float *scratch);
   void (*linear)(const LinearTask &task, int32_t first_block, int32_t num_blocks,
                  int32_t first_row, int32_t num_rows);
-  // Head h of q, k and v joined.
-  void (*rope_kv)(const RopeTask &task, int32_t head);
+  // Heads [first, last) of q, k and v joined.
+  void (*rope_kv)(const RopeTask &task, int32_t first_head, int32_t last_head);
   // KV tokens [first, last) for all rows of the task, into `rows`; what comes next is
   // fetched on the way.
   void (*attend)(const AttentionTask &task, int32_t first, int32_t last, Upcoming next,

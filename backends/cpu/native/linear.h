@@ -282,19 +282,25 @@ static void embed(const Weight &weight, int64_t id, float *out) {
   } else if (weight.format == FORMAT_INT8) {
     const uint8_t *w = reinterpret_cast<const uint8_t *>(data) + block * padded * LANES;
     const uint16_t *scales = weight.scales + block * num_groups * LANES + lane;
-    for (int32_t k = 0; k < weight.columns; ++k)
-      out[k] = from_half(scales + k / GROUP * LANES) *
-               static_cast<float>(w[(k / 4 * LANES + lane) * 4 + k % 4] - 128);
+    for (int32_t first = 0; first < weight.columns; first += GROUP) {
+      const float scale = from_half(scales + first / GROUP * LANES);
+      const int32_t end = first + GROUP < weight.columns ? first + GROUP : weight.columns;
+      for (int32_t k = first; k < end; ++k)
+        out[k] = scale * static_cast<float>(w[(k / 4 * LANES + lane) * 4 + k % 4] - 128);
+    }
   } else {
     const uint8_t *record =
         reinterpret_cast<const uint8_t *>(data) + block * num_groups * INT4_RECORD;
-    for (int32_t k = 0; k < weight.columns; ++k) {
-      const uint8_t *group = record + k / GROUP * INT4_RECORD;
-      const int32_t at = k % 16, is_high = k % GROUP / 16;
-      const uint8_t both = group[(at / 4 * LANES + lane) * 4 + at % 4];
-      const float q = static_cast<float>(is_high ? both >> 4 : both & 15);
+    for (int32_t first = 0; first < weight.columns; first += GROUP) {
+      const uint8_t *group = record + first / GROUP * INT4_RECORD;
       const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + 256) + lane;
-      out[k] = from_half(halves) * q + from_half(halves + LANES);
+      const float scale = from_half(halves), least = from_half(halves + LANES);
+      const int32_t end = first + GROUP < weight.columns ? first + GROUP : weight.columns;
+      for (int32_t k = first; k < end; ++k) {
+        const int32_t at = k % 16;
+        const uint8_t both = group[(at / 4 * LANES + lane) * 4 + at % 4];
+        out[k] = scale * static_cast<float>(k % GROUP < 16 ? both & 15 : both >> 4) + least;
+      }
     }
   }
 }

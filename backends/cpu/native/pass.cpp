@@ -292,8 +292,9 @@ void Pass::rope_kv(const Op &op, Range heads) {
   task.format = pool.format;
   task.head_bytes = int64_t{size} * dim * number_bytes;
   task.head_scales = size;
-  for (int64_t head = heads.first; head < heads.last; ++head) {
+  for (int64_t head = heads.first, end; head < heads.last; head = end) {
     const int64_t token = head / num_heads;
+    end = std::min(heads.last, (token + 1) * num_heads);
     const int64_t position = step_.positions[first_token_ + token], slot = position % size;
     const int64_t block = tables_[static_cast<size_t>(token)][position / size];
     char *cell = static_cast<char *>(pool.base) + block * pool.block_stride +
@@ -308,7 +309,8 @@ void Pass::rope_kv(const Op &op, Range heads) {
       task.key_scales = reinterpret_cast<float *>(cell + scales) + slot;
       task.value_scales = reinterpret_cast<float *>(cell + pool.kv_stride + scales) + slot;
     }
-    model_.kernels_.rope_kv(task, static_cast<int32_t>(head % num_heads));
+    model_.kernels_.rope_kv(task, static_cast<int32_t>(head - token * num_heads),
+                            static_cast<int32_t>(end - token * num_heads));
   }
 }
 

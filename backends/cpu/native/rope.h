@@ -54,7 +54,7 @@ static inline void put_cell(const float *head, int32_t dim, int32_t format, char
   }
 }
 
-static void rope_kv(const RopeTask &task, int32_t head) {
+static void rope_head(const RopeTask &task, int32_t head) {
   const HeadShape &shape = task.shape;
   const int32_t dim = shape.head_dim;
   float *numbers = task.qkv + static_cast<int64_t>(head) * dim;
@@ -73,4 +73,9 @@ static void rope_kv(const RopeTask &task, int32_t head) {
   float *scales = is_key ? task.key_scales : task.value_scales;
   put_cell(numbers, dim, task.format, rows + kv_head * task.head_bytes,
            scales ? scales + kv_head * task.head_scales : nullptr);
+}
+
+static void rope_kv(const RopeTask &task, int32_t first_head, int32_t last_head) {
+  for (int32_t head = first_head; head < last_head; ++head)
+    rope_head(task, head);
 }
