@@ -178,7 +178,9 @@ class _Builder:
                 flags = OpFlag.ROWS
                 yield (select := self._select(hidden, shape.hidden_size))
                 hidden = _written(select)
-                yield (select := self._select(attended, shape.num_heads * shape.head_dim))
+                yield (
+                    select := self._select(attended, shape.num_heads * shape.head_dim)
+                )
                 attended = _written(select)
             yield from self._output(layer, attended, hidden, flags)
             yield from self._mlp(layer, hidden, flags)
@@ -195,9 +197,7 @@ class _Builder:
             width=width,
         )
 
-    def _attention(
-        self, layer: int, hidden: int, attended: int
-    ) -> Iterator[PlannedOp]:
+    def _attention(self, layer: int, hidden: int, attended: int) -> Iterator[PlannedOp]:
         shape, at = self.shape, f"model.layers.{layer}"
         queries = shape.num_heads * shape.head_dim
         width = queries + 2 * shape.num_kv_heads * shape.head_dim

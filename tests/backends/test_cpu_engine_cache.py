@@ -250,7 +250,8 @@ def test_an_engine_directory_of_other_weights_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"), [("auto", "int8"), ("bfloat16", "bfloat16"), ("float32", "float32")]
+    ("asked", "given"),
+    [("auto", "int8"), ("bfloat16", "bfloat16"), ("float32", "float32")],
 )
 def test_the_cache_of_an_engine_directory_is_as_asked_for(
     built: ModelSource, config: ExecutorConfig, asked: str, given: str

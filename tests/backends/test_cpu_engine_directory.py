@@ -51,8 +51,8 @@ def test_reading_gives_what_was_built(engine: BuiltEngine) -> None:
     # In front of them stands the header.
     assert 0 < file_bytes - engine.memory.weights_bytes < 10_000
     shape = engine.shape
-    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    assert engine.kv_bytes_per_token == 2 * per_token
+    num_heads = 2 * shape.num_layers * shape.num_kv_heads
+    assert engine.kv_bytes_per_token == num_heads * (shape.head_dim + 4)
 
 
 @pytest.mark.parametrize(

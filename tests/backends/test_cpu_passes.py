@@ -76,10 +76,11 @@ def run_small_model(
     ids: Sequence[int],
     rows: Sequence[int],
     chunk_tokens: int,
+    unit_tokens: int,
     num_threads: int,
 ) -> _Array:
     """Embed, multiply, select, norm, multiply: float32 ``[rows, vocab]``."""
-    arena = Arena(rows=chunk_tokens)
+    arena = Arena(rows=unit_tokens)
     hidden, selected = arena.plain(WIDTH), arena.plain(WIDTH)
     exact, rounded = (arena.activation(f, WIDTH) for f in (Format.F32, Format.INT8))
     on_rows, logits_flags = OpFlag.ROWS, OpFlag.ROWS | OpFlag.LOGITS
@@ -106,6 +107,7 @@ def run_small_model(
         vectors=[np.ones(WIDTH)],
         vocab_size=VOCAB,
         num_threads=num_threads,
+        chunk_tokens=chunk_tokens,
     )
     logits = np.full((len(rows), VOCAB), np.nan, np.float32)
     with KernelModel(plan, variant) as model:
@@ -120,18 +122,27 @@ def run_small_model(
 def test_logits_are_the_same_by_passes_of_any_size(
     variant: str, data: st.DataObject
 ) -> None:
-    """Bit for bit, and near float64; only the rows asked for are written."""
+    """Bit for bit, and near float64; only the rows asked for are written.
+
+    Passes of many tokens take each unit's rows through all ops at once.
+    """
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     weights = [
         pack(Format.BF16, VOCAB, WIDTH, random),
         pack(Format.F32, WIDTH, WIDTH, random),
         pack(Format.INT8, VOCAB, WIDTH, random),
     ]
-    ids = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24))
+    ids = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=150))
     rows = data.draw(st.sets(st.integers(0, len(ids) - 1)).map(sorted))
-    whole = run_small_model(variant, weights, ids, rows, len(ids), 1)
+    whole = run_small_model(variant, weights, ids, rows, len(ids), len(ids), 1)
     chunk_tokens = data.draw(st.integers(1, len(ids)))
-    parts = run_small_model(variant, weights, ids, rows, chunk_tokens, 3)
+    unit_tokens, num_threads = (
+        data.draw(st.integers(1, 70)),
+        data.draw(st.integers(1, 4)),
+    )
+    parts = run_small_model(
+        variant, weights, ids, rows, chunk_tokens, unit_tokens, num_threads
+    )
     assert parts.tobytes() == whole.tobytes()
 
     embedding, body, head = (matrix.dense() for matrix in weights)

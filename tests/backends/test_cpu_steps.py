@@ -36,9 +36,11 @@ def make_weights(seed: int) -> list[PackedMatrix]:
     ]
 
 
-def make_plan(weights: list[PackedMatrix], chunk_tokens: int, num_threads: int) -> Plan:
+def make_plan(
+    weights: list[PackedMatrix], chunk_tokens: int, unit_tokens: int, num_threads: int
+) -> Plan:
     """Make a model of one layer without any product but its head."""
-    arena = Arena(rows=chunk_tokens)
+    arena = Arena(rows=unit_tokens)
     qkv, out, selected = arena.plain(QKV), arena.plain(OUT), arena.plain(OUT)
     read = arena.activation(Format.F32, OUT)
     on_rows = OpFlag.ROWS
@@ -59,6 +61,7 @@ def make_plan(weights: list[PackedMatrix], chunk_tokens: int, num_threads: int) 
         windows=(20,),
         vocab_size=VOCAB,
         num_threads=num_threads,
+        chunk_tokens=chunk_tokens,
         attention_scale=HEAD_DIM**-0.5,
         inverse_frequencies=10000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM),
     )
@@ -120,13 +123,19 @@ def test_logits_are_the_same_however_work_is_cut(
     starts = [0] * len(lengths)
     total = sum(lengths)
     cells, other_cells = make_cells(form), make_cells(form)
-    with KernelModel(make_plan(weights, total, 1), variant, cells.pool()) as model:
+    with KernelModel(
+        make_plan(weights, total, total, 1), variant, cells.pool()
+    ) as model:
         whole = tokens.run(model, starts, lengths)
     assert np.isfinite(whole).all()
 
     chunk_tokens = data.draw(st.integers(1, total))
     middles = [data.draw(st.integers(0, length)) for length in lengths]
-    plan = make_plan(weights, chunk_tokens, 3)
+    unit_tokens, num_threads = (
+        data.draw(st.integers(1, 70)),
+        data.draw(st.integers(1, 4)),
+    )
+    plan = make_plan(weights, chunk_tokens, unit_tokens, num_threads)
     with KernelModel(plan, variant, other_cells.pool()) as model:
         assert tokens.run(model, starts, lengths).tobytes() == whole.tobytes()
         first = tokens.run(model, starts, middles)
