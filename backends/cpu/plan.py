@@ -146,11 +146,6 @@ def activation_row_bytes(form: Format, width: int) -> int:
     return depth * {Format.F32: 4, Format.BF16: 2}[form]
 
 
-def _written(op: PlannedOp) -> int:
-    assert op.writes is not None
-    return op.writes
-
-
 @dataclass(slots=True)
 class _Builder:
     """Makes ops, and numbers buffers and vectors as they come."""
@@ -169,30 +164,30 @@ class _Builder:
             weight=self.weights[EMBEDDING][0],
             width=shape.hidden_size,
         )
-        flags = OpFlag.NONE
+        queries, flags = shape.num_heads * shape.head_dim, OpFlag.NONE
         for layer in range(shape.num_layers):
-            attended = self._plain(shape.num_heads * shape.head_dim)
+            attended = self._plain(queries)
             yield from self._attention(layer, hidden, attended)
             if layer == shape.num_layers - 1:
                 # Of what follows the last K and V only rows with logits are asked for.
                 flags = OpFlag.ROWS
-                yield (select := self._select(hidden, shape.hidden_size))
-                hidden = _written(select)
-                yield (
-                    select := self._select(attended, shape.num_heads * shape.head_dim)
-                )
-                attended = _written(select)
+                sources = ((hidden, shape.hidden_size), (attended, queries))
+                hidden, attended = (self._plain(width) for _, width in sources)
+                for (reads, width), writes in zip(
+                    sources, (hidden, attended), strict=True
+                ):
+                    yield self._select(reads, writes, width)
             yield from self._output(layer, attended, hidden, flags)
             yield from self._mlp(layer, hidden, flags)
         head = EMBEDDING if shape.ties_embeddings else HEAD
         yield (norm := self._norm("model.norm", hidden, head, flags))
         yield self._linear(head, norm.writes, None, flags | OpFlag.LOGITS)
 
-    def _select(self, reads: int, width: int) -> PlannedOp:
+    def _select(self, reads: int, writes: int, width: int) -> PlannedOp:
         return PlannedOp(
             kind=OpKind.SELECT_ROWS,
             reads=reads,
-            writes=self._plain(width),
+            writes=writes,
             flags=OpFlag.ROWS,
             width=width,
         )

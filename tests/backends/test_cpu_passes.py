@@ -1,7 +1,7 @@
 """Small models: embeddings, selected rows, logits, and steps of several passes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -70,17 +70,23 @@ def test_selected_rows_are_copied_in_order(variant: str, num_threads: int) -> No
             assert got.tobytes() == x[rows].tobytes()
 
 
+class Cut(NamedTuple):
+    """How a step is cut."""
+
+    chunk_tokens: int
+    unit_tokens: int
+    num_threads: int
+
+
 def run_small_model(
     variant: str,
     weights: Sequence[PackedMatrix],
     ids: Sequence[int],
     rows: Sequence[int],
-    chunk_tokens: int,
-    unit_tokens: int,
-    num_threads: int,
+    cut: Cut,
 ) -> _Array:
     """Embed, multiply, select, norm, multiply: float32 ``[rows, vocab]``."""
-    arena = Arena(rows=unit_tokens)
+    arena = Arena(rows=cut.unit_tokens)
     hidden, selected = arena.plain(WIDTH), arena.plain(WIDTH)
     exact, rounded = (arena.activation(f, WIDTH) for f in (Format.F32, Format.INT8))
     on_rows, logits_flags = OpFlag.ROWS, OpFlag.ROWS | OpFlag.LOGITS
@@ -106,8 +112,8 @@ def run_small_model(
         weights=weights,
         vectors=[np.ones(WIDTH)],
         vocab_size=VOCAB,
-        num_threads=num_threads,
-        chunk_tokens=chunk_tokens,
+        num_threads=cut.num_threads,
+        chunk_tokens=cut.chunk_tokens,
     )
     logits = np.full((len(rows), VOCAB), np.nan, np.float32)
     with KernelModel(plan, variant) as model:
@@ -134,15 +140,11 @@ def test_logits_are_the_same_by_passes_of_any_size(
     ]
     ids = data.draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=150))
     rows = data.draw(st.sets(st.integers(0, len(ids) - 1)).map(sorted))
-    whole = run_small_model(variant, weights, ids, rows, len(ids), len(ids), 1)
-    chunk_tokens = data.draw(st.integers(1, len(ids)))
-    unit_tokens, num_threads = (
-        data.draw(st.integers(1, 70)),
-        data.draw(st.integers(1, 4)),
-    )
-    parts = run_small_model(
-        variant, weights, ids, rows, chunk_tokens, unit_tokens, num_threads
-    )
+    total = len(ids)
+    whole = run_small_model(variant, weights, ids, rows, Cut(total, total, 1))
+    bounds = ((1, total), (1, 70), (1, 4))
+    cut = Cut(*(data.draw(st.integers(*bound)) for bound in bounds))
+    parts = run_small_model(variant, weights, ids, rows, cut)
     assert parts.tobytes() == whole.tobytes()
 
     embedding, body, head = (matrix.dense() for matrix in weights)

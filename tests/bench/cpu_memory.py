@@ -110,7 +110,9 @@ def transformers_memory(work: Work) -> Memory:
 def engine_memory(work: Work) -> Memory:
     """Our engine on what was built of the same model."""
     from hybrid import LLM, SamplingParams  # noqa: PLC0415 - in its own process only
+    from hybrid.backends.cpu.native_model import ARENAS_PER_THREAD  # noqa: PLC0415
     from hybrid.backends.cpu.native_runner import NativeRunner  # noqa: PLC0415
+    from hybrid.backends.usable_cpus import num_usable_cpus  # noqa: PLC0415
     from hybrid.events import configure_logging  # noqa: PLC0415
 
     configure_logging("warning")

@@ -17,20 +17,46 @@ static inline Floats exponential(Floats x) {
   return zero_below(x, -87.0f, times_power_of_2(y, n));
 }
 
-// Lane g of the result is the combination of all lanes of rows[g].
-template <class Combine> static inline Floats across(Floats (&rows)[LANES], Combine combine) {
-  transpose(rows);
-  Floats y = rows[0];
-  for (int i = 1; i < LANES; ++i)
-    y = combine(y, rows[i]);
-  return y;
-}
-
 // Below this 127 / largest overflows: groups that are zeros for every purpose.
 constexpr float LEAST_LARGEST = 1e-36f;
 
-// Quantises a row given lane by lane; `at(i)` gives 16 numbers from i on, 0 beyond width.
-// Groups go by sixteen, so that a scale is no chain of steps within one register.
+// Quantises up to 16 groups from `first` on; `at(i)` gives 16 numbers from i on, 0 beyond
+// the width. A scale is no chain of steps within one register: groups go side by side.
+template <int MOST, class At>
+static inline Floats put_groups(At at, int32_t first, int32_t count, int8_t *numbers,
+                                float *scales, float *sums) {
+  Floats rows[LANES], broken = set1(0.0f);
+  HYBRID_UNROLL_16
+  for (int32_t g = 0; g < LANES; ++g) {
+    rows[g] = set1(0.0f);
+    if (g >= MOST || g >= count)
+      continue;
+    const Floats low = at((first + g) * GROUP), high = at((first + g) * GROUP + LANES);
+    rows[g] = max(magnitude(low), magnitude(high));
+    // No number if one of x is none, or infinite.
+    broken = fma(low, set1(0.0f), fma(high, set1(0.0f), broken));
+  }
+  const Floats top = largest_of_each(rows);
+  const Floats scale = zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f)));
+  float factors[LANES];
+  store(factors, zero_below(top, LEAST_LARGEST, div(set1(127.0f), top)));
+  HYBRID_UNROLL_16
+  for (int32_t g = 0; g < LANES; ++g) {
+    rows[g] = set1(0.0f);
+    if (g >= MOST || g >= count)
+      continue;
+    const int32_t i = (first + g) * GROUP;
+    const Floats low = nearest(mul(at(i), set1(factors[g])));
+    const Floats high = nearest(mul(at(i + LANES), set1(factors[g])));
+    store_s8(numbers + i, low);
+    store_s8(numbers + i + LANES, high);
+    rows[g] = add(low, high);
+  }
+  store_part(scales + first, scale, count);
+  store_part(sums + first, mul(scale, sum_of_each(rows)), count);
+  return broken;
+}
+
 template <class At> static inline void put_int8(At at, int32_t width, char *out) {
   const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
   const int32_t num_groups = padded / GROUP;
@@ -38,34 +64,13 @@ template <class At> static inline void put_int8(At at, int32_t width, char *out)
   float *scales = reinterpret_cast<float *>(out + padded), *sums = scales + num_groups;
   Floats broken = set1(0.0f);
   for (int32_t first = 0; first < num_groups; first += LANES) {
-    const int32_t count = num_groups - first < LANES ? num_groups - first : LANES;
-    Floats rows[LANES];
-    for (int32_t g = 0; g < LANES; ++g) {
-      rows[g] = set1(0.0f);
-      if (g >= count)
-        continue;
-      const Floats low = at((first + g) * GROUP), high = at((first + g) * GROUP + LANES);
-      rows[g] = max(magnitude(low), magnitude(high));
-      // No number if one of x is none, or infinite.
-      broken = fma(low, set1(0.0f), fma(high, set1(0.0f), broken));
-    }
-    const Floats top = across(rows, max);
-    const Floats scale = zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f)));
-    float factors[LANES];
-    store(factors, zero_below(top, LEAST_LARGEST, div(set1(127.0f), top)));
-    for (int32_t g = 0; g < LANES; ++g) {
-      rows[g] = set1(0.0f);
-      if (g >= count)
-        continue;
-      const int32_t i = (first + g) * GROUP;
-      const Floats low = nearest(mul(at(i), set1(factors[g])));
-      const Floats high = nearest(mul(at(i + LANES), set1(factors[g])));
-      store_s8(numbers + i, low);
-      store_s8(numbers + i + LANES, high);
-      rows[g] = add(low, high);
-    }
-    store_part(scales + first, scale, count);
-    store_part(sums + first, mul(scale, across(rows, add)), count);
+    const int32_t count = num_groups - first;
+    if (count >= LANES)
+      broken = add(broken, put_groups<16>(at, first, LANES, numbers, scales, sums));
+    else if (count > 2)
+      broken = add(broken, put_groups<16>(at, first, count, numbers, scales, sums));
+    else
+      broken = add(broken, put_groups<2>(at, first, count, numbers, scales, sums));
   }
   const float poison = sum(broken);
   if (poison != 0.0f) // no number: nor is anything made of this row
@@ -97,12 +102,18 @@ static void convert(const float *in, int32_t width, int32_t format, char *out) {
 }
 
 static inline float inverse_rms(const float *in, int32_t width, float epsilon) {
-  Floats squares = set1(0.0f);
-  for (int32_t i = 0; i < width; i += LANES) {
-    Floats x = numbers_at(in, i, width);
-    squares = fma(x, x, squares);
+  Floats squares[4] = {set1(0.0f), set1(0.0f), set1(0.0f), set1(0.0f)};
+  for (int32_t i = 0; i < width; i += 4 * LANES) {
+    HYBRID_UNROLL
+    for (int32_t j = 0; j < 4; ++j) {
+      if (i + j * LANES >= width)
+        continue;
+      const Floats x = numbers_at(in, i + j * LANES, width);
+      squares[j] = fma(x, x, squares[j]);
+    }
   }
-  return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(width) + epsilon);
+  const float all = sum(add(add(squares[0], squares[1]), add(squares[2], squares[3])));
+  return 1.0f / __builtin_sqrtf(all / static_cast<float>(width) + epsilon);
 }
 
 static void norm(const float *in, const float *weight, float epsilon, int32_t width,

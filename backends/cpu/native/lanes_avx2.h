@@ -90,6 +90,19 @@ static inline float largest(Floats a) {
   __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
+// Lane g: the largest, or the sum, of rows[g].
+static inline Floats largest_of_each(const Floats (&rows)[16]) {
+  float y[16];
+  for (int g = 0; g < 16; ++g)
+    y[g] = largest(rows[g]);
+  return load(y);
+}
+static inline Floats sum_of_each(const Floats (&rows)[16]) {
+  float y[16];
+  for (int g = 0; g < 16; ++g)
+    y[g] = sum(rows[g]);
+  return load(y);
+}
 static inline __m256 widened(const uint16_t *p) {
   __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));

@@ -41,6 +41,28 @@ static inline Floats keep_range(Floats x, int first, int last, float other) {
 }
 static inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 static inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
+// Lane g: the largest, or the sum, of rows[g]: by fours within parts of four lanes, then
+// the parts.
+#define HYBRID_EACH_ROW(name, combine)                                                         \
+  static inline Floats name(const Floats (&rows)[16]) {                                        \
+    Floats fours[4];                                                                           \
+    for (int i = 0; i < 4; ++i) {                                                              \
+      const Floats *r = rows + 4 * i;                                                          \
+      Floats first = combine(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));  \
+      Floats last = combine(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));   \
+      fours[i] = combine(_mm512_shuffle_ps(first, last, 0x44),                                 \
+                         _mm512_shuffle_ps(first, last, 0xee));                                \
+    }                                                                                          \
+    Floats low = combine(_mm512_shuffle_f32x4(fours[0], fours[1], 0x44),                       \
+                         _mm512_shuffle_f32x4(fours[0], fours[1], 0xee));                      \
+    Floats high = combine(_mm512_shuffle_f32x4(fours[2], fours[3], 0x44),                      \
+                          _mm512_shuffle_f32x4(fours[2], fours[3], 0xee));                     \
+    return combine(_mm512_shuffle_f32x4(low, high, 0x88),                                      \
+                   _mm512_shuffle_f32x4(low, high, 0xdd));                                     \
+  }
+HYBRID_EACH_ROW(largest_of_each, max)
+HYBRID_EACH_ROW(sum_of_each, add)
+#undef HYBRID_EACH_ROW
 static inline Floats load_bf16(const uint16_t *p) {
   __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));

@@ -108,6 +108,19 @@ static inline float largest(Floats a) {
   HYBRID_EACH y = y > a.lane[i] ? y : a.lane[i];
   return y;
 }
+// Lane g: the largest, or the sum, of rows[g].
+static inline Floats largest_of_each(const Floats (&rows)[16]) {
+  float y[16];
+  for (int g = 0; g < 16; ++g)
+    y[g] = largest(rows[g]);
+  return load(y);
+}
+static inline Floats sum_of_each(const Floats (&rows)[16]) {
+  float y[16];
+  for (int g = 0; g < 16; ++g)
+    y[g] = sum(rows[g]);
+  return load(y);
+}
 static inline Floats load_bf16(const uint16_t *p) {
   Floats y;
   HYBRID_EACH {

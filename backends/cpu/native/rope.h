@@ -1,13 +1,19 @@
 // Heads of one token: normalised where the model does, rotated, keys and values stored.
 
+// Whole registers go by plain stores: what a masked one wrote is late for who reads it next.
+static inline void put_numbers(float *row, int32_t i, int32_t width, Floats x) {
+  if (i + LANES <= width)
+    store(row + i, x);
+  else
+    store_part(row + i, x, width - i);
+}
+
 static inline void rotate(float *head, const float *cosines, const float *sines, int32_t half) {
   for (int32_t i = 0; i < half; i += LANES) {
-    const int32_t n = half - i;
-    Floats x = load_part(head + i, n), y = load_part(head + half + i, n);
-    Floats c = load_part(cosines + i, n), s = load_part(sines + i, n);
-    Floats first = sub(mul(x, c), mul(y, s));
-    store_part(head + half + i, add(mul(y, c), mul(x, s)), n);
-    store_part(head + i, first, n);
+    const Floats x = numbers_at(head, i, half), y = numbers_at(head + half, i, half);
+    const Floats c = numbers_at(cosines, i, half), s = numbers_at(sines, i, half);
+    put_numbers(head + half, i, half, add(mul(y, c), mul(x, s)));
+    put_numbers(head, i, half, sub(mul(x, c), mul(y, s)));
   }
 }
 
@@ -15,7 +21,7 @@ static inline void normalize(float *head, const float *weight, float epsilon, in
   const Floats factor = set1(inverse_rms(head, dim, epsilon));
   for (int32_t i = 0; i < dim; i += LANES) {
     Floats y = mul(mul(numbers_at(head, i, dim), factor), numbers_at(weight, i, dim));
-    store_part(head + i, y, dim - i);
+    put_numbers(head, i, dim, y);
   }
 }
 

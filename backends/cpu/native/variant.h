@@ -2,6 +2,7 @@
 
 // Sums stay in registers only if the loops over them are gone before GCC looks for those.
 #define HYBRID_UNROLL _Pragma("GCC unroll 8")
+#define HYBRID_UNROLL_16 _Pragma("GCC unroll 16")
 
 #include "activation.h"
 #include "linear.h"
