@@ -55,7 +55,6 @@ class RoundedCase(KernelCase):
 class TestCpuInt8(RoundedCase, ExecutorConformance):
     """8-bit weights over a cache of 8 bits, whose cells no layout describes."""
 
-    executor_options: ClassVar[Mapping[str, Any]] = {"kv_cache_dtype": "int8"}
     dtype_tolerances: ClassVar[Mapping[str, float]] = {"float32": 12.0, "float16": 12.0}
     """There the weights are those of the checkpoint."""
 
@@ -63,7 +62,10 @@ class TestCpuInt8(RoundedCase, ExecutorConformance):
 class TestCpuInt4(RoundedCase, CorrectnessTests, SharingTests):
     """4-bit weights over a cache in bfloat16."""
 
-    executor_options: ClassVar[Mapping[str, Any]] = {"quantization": "int4"}
+    executor_options: ClassVar[Mapping[str, Any]] = {
+        "quantization": "int4",
+        "kv_cache_dtype": "bfloat16",
+    }
 
 
 class TestCpuBfloat16(RoundedCase, CorrectnessTests, SharingTests):
