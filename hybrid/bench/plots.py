@@ -51,7 +51,7 @@ def _decode(measured: Measurement) -> float | None:
 
 
 _INTER_TOKEN: Final = _Panel(
-    f"milliseconds between tokens ({_LEGEND})",
+    f"milliseconds between tokens\n({_LEGEND})",
     _percentiles(lambda one: one.inter_token_s),
 )
 _FIGURES: Final[Mapping[str, tuple[_Panel, _Panel]]] = {
@@ -61,7 +61,7 @@ _FIGURES: Final[Mapping[str, tuple[_Panel, _Panel]]] = {
     ),
     "latency": (
         _Panel(
-            f"milliseconds to the first token ({_LEGEND})",
+            f"milliseconds to the first token\n({_LEGEND})",
             _percentiles(lambda one: one.ttft_s),
         ),
         _INTER_TOKEN,

@@ -236,7 +236,7 @@ static void product(const LinearTask &task, int32_t first_block, int32_t num_blo
       default: strip<FORMAT, 4>(task, block, last, r, fetch); break;
       }
       fetch = {panel_bytes, num_strips - 1, s - 1};
-      if (last == end_block)
+      if (last * LANES >= task.weight->rows)
         fetch.phase = -1; // never: there is no next panel
     }
   }
