@@ -171,3 +171,6 @@ static inline void transpose(Floats (&row)[16]) {
 static inline void prefetch(const void *p) {
   _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T0);
 }
+static inline void prefetch_far(const void *p) {
+  _mm_prefetch(static_cast<const char *>(p), _MM_HINT_T1);
+}

@@ -156,7 +156,7 @@ static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t
       HYBRID_UNROLL
       for (int b = 0; b < B; ++b) {
         for (int64_t i = 0; i < group_bytes(FORMAT); i += 64)
-          prefetch(group + b * block_bytes + fetch.offset + i);
+          prefetch_far(group + b * block_bytes + fetch.offset + i);
       }
     }
     Ints dots[R][B];
