@@ -52,22 +52,37 @@ def test_embeddings_are_rows_of_the_packed_weight(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("num_threads", [1, 3])
-def test_selected_rows_are_copied_in_order(variant: str, num_threads: int) -> None:
-    """Bit for bit; none at all is fine."""
+def test_selected_rows_give_what_they_give_among_all(
+    variant: str, num_threads: int
+) -> None:
+    """Bit for bit, in their order; none at all is fine."""
     arena = Arena(rows=9)
-    source, target = arena.plain(WIDTH + 1), arena.plain(WIDTH + 1)
+    source, selected = arena.plain(WIDTH), arena.plain(WIDTH)
+    read = arena.activation(Format.F32, WIDTH)
+    head = pack(Format.F32, VOCAB, WIDTH, np.random.default_rng(2))
+    on_rows = OpFlag.ROWS
     plan = Plan(
-        ops=[op(OpKind.SELECT_ROWS, source, target, width=WIDTH + 1)],
+        ops=[
+            op(OpKind.SELECT_ROWS, source, selected, width=WIDTH),
+            op(OpKind.CONVERT, selected, read, width=WIDTH, flags=on_rows),
+            op(OpKind.LINEAR, read, None, weight=0, flags=on_rows | OpFlag.LOGITS),
+        ],
         arena=arena,
+        weights=[head],
+        vocab_size=VOCAB,
         num_threads=num_threads,
     )
-    x = np.random.default_rng(1).normal(size=(9, WIDTH + 1)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(9, WIDTH)).astype(np.float32)
+    wanted = np.zeros((9, VOCAB), np.float32)
     with KernelModel(plan, variant) as model:
-        for rows in ([], [0], [8], [0, 3, 4, 8], list(range(9))):
+        for rows in (list(range(9)), [], [0], [8], [0, 3, 4, 8]):
+            logits = np.full((len(rows), VOCAB), np.nan, np.float32)
             model.put(source, x)
-            model.forward(make_step([(0, 9)], logits_rows=rows))
-            got = model.get(target, np.float32, len(rows))
-            assert got.tobytes() == x[rows].tobytes()
+            model.forward(make_step([(0, 9)], logits_rows=rows), logits)
+            if len(rows) == len(x):
+                wanted = logits
+            assert logits.tobytes() == wanted[rows].tobytes()
+    assert np.abs(wanted - x @ head.dense().T).max() < 1e-4
 
 
 class Cut(NamedTuple):

@@ -47,7 +47,8 @@ enum OpKind : int32_t {
                       // bfloat16 cells the scaled q is rounded to bfloat16, too
   OP_SILU_MUL = 5,    // in f32 [2 * width], gate then up -> silu(gate) * up in `format`
   OP_CONVERT = 6,     // in f32 [width] -> out in `format`
-  OP_SELECT_ROWS = 7, // in f32 [width] of all tokens -> out f32 of the rows with logits
+  OP_SELECT_ROWS = 7, // in f32 [width] of all tokens -> out f32 of the rows with logits,
+                      // which ops with FLAG_ROWS read, in arenas of their own
 };
 
 enum OpFlag : int32_t {

@@ -24,6 +24,7 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   if (config.arena_bytes > INT64_MAX / num_arenas_ - 64)
     throw std::bad_alloc();
   arenas_ = allocate<char>(config.arena_bytes * num_arenas_);
+  row_arenas_ = allocate<char>(config.arena_bytes * num_arenas_);
   cosines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   sines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   int64_t scratch = attention_scratch(task_rows_, config.head_dim) + 2 * task_rows_ * padded;
@@ -36,17 +37,29 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   }
 }
 
+// What is done with selected rows is done with those of several passes at once: it reads
+// weights as large as the rest's for a few rows.
 void Model::forward(const Step &step) {
-  int32_t row = 0;
+  int32_t first_row = 0, row = 0;
+  auto finish_rows = [&] {
+    if (row == first_row)
+      return;
+    Pass pass(*this, step, {}, {first_row, row}, first_row);
+    team_.run(pass);
+    first_row = row;
+  };
   for (int32_t token = 0; token < step.num_tokens; token += config_.chunk_tokens) {
     const int32_t end = std::min(step.num_tokens, token + config_.chunk_tokens);
     int32_t last_row = row;
     while (last_row < step.num_rows && step.logits_rows[last_row] < end)
       ++last_row;
-    Pass pass(*this, step, token, end, row, last_row);
+    if (last_row - first_row > row_capacity())
+      finish_rows();
+    Pass pass(*this, step, {token, end}, {row, last_row}, first_row);
     team_.run(pass);
     row = last_row;
   }
+  finish_rows();
 }
 
 } // namespace hybrid

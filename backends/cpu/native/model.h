@@ -43,6 +43,8 @@ public:
 private:
   friend class Pass;
 
+  int32_t row_capacity() const { return num_arenas_ * config_.unit_tokens; }
+
   ModelConfig config_;
   const Kernels &kernels_;
   std::vector<Op> ops_;
@@ -55,6 +57,7 @@ private:
   int32_t task_rows_;   // rows of these
   int32_t num_arenas_;  // for a full pass
   Memory<char> arenas_;
+  Memory<char> row_arenas_; // of selected rows: they outlive their pass
   Memory<float> cosines_; // [chunk_tokens][head_dim / 2]
   Memory<float> sines_;
   std::vector<Memory<float>> scratch_;   // of each thread

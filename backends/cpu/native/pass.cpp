@@ -24,12 +24,11 @@ double now() {
 
 } // namespace
 
-Pass::Pass(Model &model, const Step &step, int32_t first_token, int32_t last_token,
-           int32_t first_row, int32_t last_row)
-    : model_(model), step_(step), first_token_(first_token), last_token_(last_token),
-      first_row_(first_row), last_row_(last_row) {
+Pass::Pass(Model &model, const Step &step, Span tokens, Span rows, int32_t row_base)
+    : model_(model), step_(step), first_token_(tokens.first), last_token_(tokens.last),
+      first_row_(rows.first), last_row_(rows.last), row_base_(row_base) {
   cut_rows();
-  if (model_.pool_.base && step_.num_seqs > 0)
+  if (has_tokens() && model_.pool_.base && step_.num_seqs > 0)
     plan_attention();
   add_stages();
   if (step_.seconds) {
@@ -42,6 +41,10 @@ Pass::Pass(Model &model, const Step &step, int32_t first_token, int32_t last_tok
 void Pass::cut_rows() {
   const int32_t num_tokens = last_token_ - first_token_, most = model_.config_.unit_tokens;
   const int32_t threads = model_.config_.num_threads;
+  if (!has_tokens()) {
+    unit_rows_ = most;
+    return;
+  }
   int64_t num_units = (num_tokens - 1) / most + 1;
   has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
@@ -51,14 +54,18 @@ void Pass::cut_rows() {
 }
 
 bool Pass::can_chain(const Op &op) const {
-  return has_chains_ && op.kind != OP_ATTENTION && op.kind != OP_SELECT_ROWS &&
-         !(op.flags & FLAG_ROWS);
+  return has_chains_ && op.kind != OP_ATTENTION && op.kind != OP_SELECT_ROWS;
 }
 
 void Pass::add_stages() {
-  stages_.push_back({nullptr});
+  if (has_tokens())
+    stages_.push_back({nullptr});
   bool is_open = false;
   for (const Op &op : model_.ops_) {
+    if (!has(op)) {
+      is_open = false;
+      continue;
+    }
     if (is_open && can_chain(op)) {
       ++stages_.back().num_ops;
       continue;
@@ -225,7 +232,7 @@ void Pass::row_op(const Op &op, Range rows, int32_t thread) {
   for (int64_t i = rows.first; i < rows.last; ++i) {
     const int64_t from = selects ? step_.logits_rows[first_row_ + i] - first_token_ : i;
     const float *in = reinterpret_cast<const float *>(row(op.in, from, in_stride));
-    char *out = row(op.out, i, out_stride);
+    char *out = selects ? selected_row(op.out, i, out_stride) : row(op.out, i, out_stride);
     if (selects)
       std::copy(in, in + width, reinterpret_cast<float *>(out));
     else if (op.kind == OP_NORM)

@@ -1,4 +1,5 @@
-// Some tokens of a step on their way through all ops.
+// Some tokens of a step on their way through all ops but those of selected rows, or some
+// rows through these.
 #ifndef HYBRID_CPU_PASS_H
 #define HYBRID_CPU_PASS_H
 
@@ -8,9 +9,13 @@ namespace hybrid {
 
 class Pass final : public Job {
 public:
-  // Tokens [first_token, last_token) and rows [first_row, last_row) of the step.
-  Pass(Model &model, const Step &step, int32_t first_token, int32_t last_token,
-       int32_t first_row, int32_t last_row);
+  struct Span {
+    int32_t first = 0, last = 0;
+  };
+
+  // Tokens of the step, and the rows among them; no tokens: what is to be done with rows.
+  // Rows lie in their arenas from `row_base` on.
+  Pass(Model &model, const Step &step, Span tokens, Span rows, int32_t row_base);
 
   int32_t num_stages() const override { return static_cast<int32_t>(stages_.size()); }
   int32_t begin(int32_t stage) override;
@@ -79,8 +84,20 @@ private:
 
   // Row `index` of the pass in a buffer: rows of a unit lie in its arena.
   char *row(int64_t offset, int64_t index, int64_t stride) const {
+    if (!has_tokens())
+      return selected_row(offset, index, stride);
     return model_.arenas_.get() + index / unit_rows_ * model_.config_.arena_bytes + offset +
            index % unit_rows_ * stride;
+  }
+  char *selected_row(int64_t offset, int64_t index, int64_t stride) const {
+    const int64_t place = first_row_ - row_base_ + index, unit = model_.config_.unit_tokens;
+    return model_.row_arenas_.get() + place / unit * model_.config_.arena_bytes + offset +
+           place % unit * stride;
+  }
+  bool has_tokens() const { return last_token_ > first_token_; }
+  // Whether the op is of this pass.
+  bool has(const Op &op) const {
+    return has_tokens() != ((op.flags & FLAG_ROWS) && op.kind != OP_SELECT_ROWS);
   }
   int64_t qkv_width() const {
     return (model_.config_.num_heads + 2 * int64_t{model_.config_.num_kv_heads}) *
@@ -97,7 +114,7 @@ private:
 
   Model &model_;
   const Step &step_;
-  const int32_t first_token_, last_token_, first_row_, last_row_;
+  const int32_t first_token_, last_token_, first_row_, last_row_, row_base_;
   std::vector<Stage> stages_;
   std::vector<Task> tasks_;
   std::vector<const int32_t *> tables_; // of each token
