@@ -46,9 +46,11 @@ void Pass::cut_rows() {
     return;
   }
   int64_t num_units = (num_tokens - 1) / most + 1;
+  // Two for each thread, so that one whose core is slow can be helped.
+  const int64_t finest = std::min<int64_t>(num_tokens / CHAIN_ROWS, 2 * int64_t{threads});
   has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
-    num_units = round_up(num_units, threads);
+    num_units = round_up(std::max(num_units, finest), threads);
   const int64_t rows = round_up((num_tokens + num_units - 1) / num_units, ROWS_OF_TILE);
   unit_rows_ = static_cast<int32_t>(std::min<int64_t>(rows, most));
 }
