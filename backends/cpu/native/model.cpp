@@ -18,9 +18,10 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   task_tokens_ = std::max(1, ATTENTION_ROWS / group);
   task_rows_ = task_tokens_ * group;
   const int64_t padded = round_up(config.head_dim, LANES);
-  // One for each thread, so that a pass may be cut finer than it must be.
-  const int32_t needed = (config.chunk_tokens - 1) / config.unit_tokens + 1;
-  num_arenas_ = static_cast<int32_t>(round_up(needed, config.num_threads));
+  // For passes that are cut finer than they must be, too.
+  const int64_t needed = (config.chunk_tokens - 1) / config.unit_tokens + 1;
+  const int64_t finest = UNITS_OF_THREAD * int64_t{config.num_threads};
+  num_arenas_ = static_cast<int32_t>(round_up(std::max(needed, finest), config.num_threads));
   if (config.arena_bytes > INT64_MAX / num_arenas_ - 64)
     throw std::bad_alloc();
   arenas_ = allocate<char>(config.arena_bytes * num_arenas_);

@@ -27,6 +27,10 @@ template <class T> Memory<T> allocate(int64_t count) {
   return Memory<T>(static_cast<T *>(memory));
 }
 
+// Of rows, in a pass that threads take through several ops at once: so that one whose core
+// is slow can be helped.
+constexpr int32_t UNITS_OF_THREAD = 2;
+
 // Whether every index and width of a config fits the others.
 bool is_sound(const ModelConfig &config);
 

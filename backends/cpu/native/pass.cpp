@@ -46,8 +46,8 @@ void Pass::cut_rows() {
     return;
   }
   int64_t num_units = (num_tokens - 1) / most + 1;
-  // Two for each thread, so that one whose core is slow can be helped.
-  const int64_t finest = std::min<int64_t>(num_tokens / CHAIN_ROWS, 2 * int64_t{threads});
+  const int64_t finest =
+      std::min<int64_t>(num_tokens / CHAIN_ROWS, UNITS_OF_THREAD * int64_t{threads});
   has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
     num_units = round_up(std::max(num_units, finest), threads);
