@@ -20,10 +20,20 @@ from typing import Final, Protocol
 from .output_mailbox import OutputMailbox
 from .outputs import RequestOutput
 
-AUTO_INTERVAL_S: Final = 0.05
-"""Twenty times a second still reads as a flow."""
 AUTO_MIN_STREAMS: Final = 8
 """Fewer cost too little to be worth a wait."""
+AUTO_INTERVALS_S: Final = (0.05, 0.1)
+"""The least and the most: ten times a second still reads as a flow."""
+AUTO_MESSAGES_PER_S: Final = 320
+"""Of all streams together, between the two."""
+
+
+def auto_interval_s(num_streams: int) -> float:
+    """Say how long tokens of so many streams are gathered."""
+    if num_streams < AUTO_MIN_STREAMS:
+        return 0.0
+    least, most = AUTO_INTERVALS_S
+    return min(most, max(least, num_streams / AUTO_MESSAGES_PER_S))
 
 
 class LoopTimer(Protocol):
@@ -48,8 +58,7 @@ class StreamPace:
 
         Args:
             interval_s: the least from one letting go to the next by a step, and the
-                most that a token waits; 0: none does. ``None``: ``AUTO_INTERVAL_S``
-                where ``AUTO_MIN_STREAMS`` gather, else 0.
+                most that a token waits; 0: none does. ``None``: by how many gather.
             loop: its time, and its timers.
         """
         self._interval_s: Final = interval_s
@@ -68,8 +77,7 @@ class StreamPace:
             return
         interval_s = self._interval_s
         if interval_s is None:
-            is_busy = len(self._holding) >= AUTO_MIN_STREAMS
-            interval_s = AUTO_INTERVAL_S if is_busy else 0.0
+            interval_s = auto_interval_s(len(self._holding))
         if self._loop.time() - self._let_go_at_s >= interval_s:
             self.let_go()
         elif self._timer is None:

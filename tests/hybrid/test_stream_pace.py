@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hybrid import FinishReason, RequestOutput, SamplingParams
 from hybrid.scheduler import EngineClosed
-from hybrid.stream_pace import AUTO_INTERVAL_S, AUTO_MIN_STREAMS, StreamPace
+from hybrid.stream_pace import AUTO_MIN_STREAMS, StreamPace, auto_interval_s
 from tests.hybrid.pace_stand import (
     TurnedClock,
     begun,
@@ -19,6 +19,7 @@ from tests.hybrid.pace_stand import (
 )
 
 INTERVAL_S = 0.05
+AUTO_S = auto_interval_s(AUTO_MIN_STREAMS)
 
 
 def test_first_and_last_tokens_are_read_at_once() -> None:
@@ -104,11 +105,20 @@ def test_streams_are_held_as_they_are_many_or_as_was_asked(
             pace.deliver([(mailbox, output) for mailbox in mailboxes])
             told = {await read(mailbox) for mailbox in mailboxes}
         waits = [timer.when() - clock.now_s for timer in clock.armed]
-        expected = AUTO_INTERVAL_S if interval_s is None else interval_s
+        expected = AUTO_S if interval_s is None else interval_s
         assert waits == ([pytest.approx(expected, abs=1e-6)] if is_held else [])
         return told
 
     assert paced(interval_s, body) == ({None} if is_held else {2})
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "interval_s"),
+    [(1, 0.0), (7, 0.0), (8, 0.05), (16, 0.05), (24, 0.075), (32, 0.1), (500, 0.1)],
+)
+def test_more_streams_gather_for_longer(num_streams: int, interval_s: float) -> None:
+    """So many messages a second are sent, within bounds that a reader does not mind."""
+    assert auto_interval_s(num_streams) == interval_s
 
 
 def test_every_sample_begins_and_ends_at_once() -> None:
@@ -198,7 +208,7 @@ def test_gathered_or_not_a_stream_grows_to_the_whole_answer(
     interval_s: float | None, steps: list[tuple[float, set[int]]]
 ) -> None:
     """Nobody misses the end, and nothing is held back beyond the interval."""
-    most_s = AUTO_INTERVAL_S if interval_s is None else interval_s
+    most_s = AUTO_S if interval_s is None else interval_s
 
     async def body(pace: StreamPace, clock: TurnedClock) -> list[list[int]]:
         mailboxes = [begun() for _ in range(AUTO_MIN_STREAMS)]
