@@ -128,17 +128,21 @@ class Case:
         return np.concatenate(out)
 
     def _scaled(self, queries: _Array) -> _Array:
-        """Scale queries in float32; those that meet bfloat16 keys are rounded to it."""
+        """Scale queries in float32, and round them as they meet keys: 16 bits."""
         scaled = queries * np.float32(self.head_dim**-0.5)
         if self.format == Format.BF16:
             scaled = from_bf16(to_bf16(scaled))
+        if self.format == Format.INT8:
+            most = np.abs(scaled).max(axis=-1, keepdims=True)
+            whole = np.rint(scaled * (np.float32(32384) / most)).astype(np.float64)
+            return whole * (most / np.float32(32384))
         return scaled.astype(np.float64)
 
     def check(self, variant: str, num_threads: int = 1) -> None:
         """Compare the two."""
         error = np.abs(self.run(variant, num_threads) - self.wanted())
-        # Queries of INT8 cells are rounded to 16 bits.
-        assert error.max() < (3e-4 if self.format == Format.INT8 else 3e-5)
+        # Beside INT8 cells the weights of V have 16 bits.
+        assert error.max() < (4e-4 if self.format == Format.INT8 else 3e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -20,7 +20,7 @@ WIDTH = 24
 def small_plan() -> Plan:
     """Make an embedding, a norm, rotation, attention and logits."""
     arena = Arena(rows=8)
-    qkv, out = arena.plain(WIDTH), arena.plain(8)
+    qkv, out, selected = arena.plain(WIDTH), arena.plain(8), arena.plain(8)
     read = arena.activation(Format.F32, 8)
     random = np.random.default_rng(0)
     flags = OpFlag.ROWS | OpFlag.LOGITS
@@ -29,7 +29,16 @@ def small_plan() -> Plan:
             op(OpKind.EMBED, None, qkv, weight=0),
             op(OpKind.ROPE_KV, qkv, None),
             op(OpKind.ATTENTION, qkv, out),
-            op(OpKind.NORM, out, read, width=8, norm=0, format=Format.F32),
+            op(OpKind.SELECT_ROWS, out, selected, width=8),
+            op(
+                OpKind.NORM,
+                selected,
+                read,
+                width=8,
+                norm=0,
+                format=Format.F32,
+                flags=OpFlag.ROWS,
+            ),
             op(OpKind.LINEAR, read, None, weight=1, flags=flags),
         ],
         arena=arena,
@@ -44,9 +53,19 @@ def test_the_small_plan_runs() -> None:
     with KernelModel(small_plan(), VARIANTS[-1]) as model:
         model.forward(make_step([(0, 3), (20, 1)], logits_rows=[3]), logits)
     assert np.isfinite(logits).all()
+    assert logits.any()
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(3))
+def test_an_op_on_tokens_is_none_on_selected_rows(index: int) -> None:
+    """Nobody says where a selected row's token lies in its sequence."""
+    plan = small_plan()
+    plan.ops[index].flags |= OpFlag.ROWS
+    with pytest.raises(ExecutorFailed, match="BAD_CONFIG"):
+        KernelModel(plan, VARIANTS[-1])
+
+
+@pytest.mark.parametrize("index", range(6))
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -103,6 +122,10 @@ def test_an_op_out_of_range_is_refused_or_reads_no_such_field(
         {"vocab_size": 0},
         {"vocab_size": 65},
         {"windows": ()},
+        {"windows": (-1,)},
+        {"num_threads": 1 << 13},
+        {"chunk_tokens": 1 << 21},
+        {"num_heads": 1 << 13, "num_kv_heads": 1 << 13},
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(change: dict[str, int]) -> None:

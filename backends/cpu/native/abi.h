@@ -48,7 +48,8 @@ enum OpKind : int32_t {
   OP_SILU_MUL = 5,    // in f32 [2 * width], gate then up -> silu(gate) * up in `format`
   OP_CONVERT = 6,     // in f32 [width] -> out in `format`
   OP_SELECT_ROWS = 7, // in f32 [width] of all tokens -> out f32 of the rows with logits,
-                      // which ops with FLAG_ROWS read, in arenas of their own
+                      // which ops with FLAG_ROWS read, in arenas of their own; all such
+                      // ops run after all others
 };
 
 enum OpFlag : int32_t {

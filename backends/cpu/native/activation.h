@@ -134,7 +134,7 @@ static void silu_mul(const float *gate_up, int32_t width, int32_t format, char *
     // e^-gate is bounded: a gate far below would not come out as the 0 that it is.
     Floats gated = zero_below(gate, -87.0f, div(gate, divisor));
     Floats y = mul(gated, numbers_at(up, i, width));
-    store_part(scratch + i, y, width - i);
+    store(scratch + i, y); // it has room for whole registers
   }
   convert(scratch, width, format, out);
 }

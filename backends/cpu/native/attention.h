@@ -1,7 +1,8 @@
 // Attention of a few queries over the paged cache, by tiles of 32 tokens.
 //
-// A row's result depends on its position alone: tiles lie at multiples of 32, parts at
-// multiples of 512, whoever shares the step and however the prompt was cut.
+// A row's result depends on its position alone, where K and V are numbers: tiles lie at
+// multiples of 32, parts at multiples of 512, whoever shares the step and however the
+// prompt was cut.
 
 // Adds one lane's products to the scores of 16 tokens.
 template <int32_t FORMAT>
@@ -57,8 +58,7 @@ static inline void add_values(const float *weights, const TileRows &rows, int32_
     Floats v[B];
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      v[b] = cell_numbers<FORMAT>(rows.values[t], column + b * LANES, B > 1 ? padded : dim,
-                                  rows.value_scales[t]);
+      v[b] = cell_numbers<FORMAT>(rows.values[t], column + b * LANES, B > 1 ? padded : dim);
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
       const Floats p = set1(weights[r * ATTENTION_TILE + t]);
@@ -204,13 +204,14 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     find_tile(i + TILES_AHEAD);
     Ahead next_keys = {ahead.keys, ahead.count, dim * cell_number_bytes(FORMAT)};
     Ahead next_values = {ahead.values, ahead.count, dim * cell_number_bytes(FORMAT)};
+    [[maybe_unused]] float poison = 0.0f;
     if constexpr (FORMAT == FORMAT_INT8) {
       load_scales(task, token, tile);
+      poison = poison_of(tile.value_scales);
       load_raised_keys(tile, dim, padded, reinterpret_cast<uint8_t *>(keys));
     } else {
       load_keys<FORMAT>(tile, dim, keys);
     }
-    [[maybe_unused]] const float poison = poison_of(tile.value_scales);
     by_fours(num_rows, ScoreRows<FORMAT>{queries, keys, lanes, tile, scores, next_keys});
     for (int32_t r = 0; r < num_rows; ++r) {
       const int32_t position = task.first_position + r / group;
@@ -265,6 +266,6 @@ static void finish(const AttentionTask &task, AttentionRows rows, float *out,
                   static_cast<int64_t>(task.kv_head * group + r % group) * dim;
     const Floats factor = set1(1.0f / rows.parts[r].total);
     for (int32_t i = 0; i < dim; i += LANES)
-      store_part(head + i, mul(load(rows.sums + r * padded + i), factor), dim - i);
+      put_numbers(head, i, dim, mul(load(rows.sums + r * padded + i), factor));
   }
 }

@@ -1,11 +1,13 @@
 // What attention over INT8 cells does in whole numbers: scores are queries of 16 bits times
-// K, sums are weights of 16 bits times V. Products and their sums are exact: all that is
-// rounded is a query and a weight.
+// K, sums are weights of 16 bits times V. Products and their sums are exact until they
+// become float32.
 
 // Both bytes are in -127..127.
 constexpr float BASE_OF_QUERY = 254.0f;
 constexpr float MOST_OF_QUERY = 127.0f * BASE_OF_QUERY + 126.0f;
 constexpr float MOST_OF_WEIGHT = 32767.0f;
+// Below this 32767 / largest overflows, or the scale leaves the normal numbers.
+constexpr float LEAST_WHOLE = 1e-33f;
 
 // A query: x = scale * (254 * high + low). Bytes lie by 16, high before low.
 struct SplitQuery {
@@ -15,7 +17,9 @@ struct SplitQuery {
 };
 
 // Behind a row's bytes, which take half of what its floats took.
-static inline float *query_end(float *row, int32_t padded) { return row + padded / 2; }
+template <class Float> static inline Float *query_end(Float *row, int32_t padded) {
+  return row + padded / 2;
+}
 
 // A row of floats becomes bytes in place.
 static inline void split_query(float *row, int32_t padded) {
@@ -26,7 +30,7 @@ static inline void split_query(float *row, int32_t padded) {
     broken = fma(x, set1(0.0f), broken);
   }
   const float largest_one = largest(top), poison = sum(broken);
-  const bool is_zero = largest_one < LEAST_LARGEST || poison != 0.0f;
+  const bool is_zero = largest_one < LEAST_WHOLE || poison != 0.0f;
   const Floats factor = set1(is_zero ? 0.0f : MOST_OF_QUERY / largest_one);
   int8_t *bytes = reinterpret_cast<int8_t *>(row);
   Floats high_sum = set1(0.0f), low_sum = set1(0.0f);
@@ -48,7 +52,7 @@ static inline void split_query(float *row, int32_t padded) {
 }
 
 static inline SplitQuery query_of(const float *row, int32_t padded) {
-  const float *end = row + padded / 2;
+  const float *end = query_end(row, padded);
   return {reinterpret_cast<const int8_t *>(row), end[0], static_cast<int32_t>(end[1]),
           static_cast<int32_t>(end[2])};
 }
@@ -114,7 +118,8 @@ static inline void make_whole_scores(const float *queries, const uint8_t *keys, 
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const Floats whole = fma(to_floats(high[r][half]), set1(BASE_OF_QUERY), to_floats(low[r][half]));
+      const Floats whole =
+          fma(to_floats(high[r][half]), set1(BASE_OF_QUERY), to_floats(low[r][half]));
       const Floats scale = mul(load(tile.key_scales + half * LANES), set1(query[r].scale));
       store(scores + r * ATTENTION_TILE + half * LANES, mul(whole, scale));
     }
@@ -132,7 +137,7 @@ static inline void whole_weights(float *weights, const float *scales, float pois
   const Floats low = mul(load(weights), load(scales));
   const Floats high = mul(load(weights + LANES), load(scales + LANES));
   const float top = largest(max(low, high));
-  const bool is_zero = !(top >= LEAST_LARGEST);
+  const bool is_zero = !(top >= LEAST_WHOLE);
   const Floats factor = set1(is_zero ? 0.0f : MOST_OF_WEIGHT / top);
   int16_t *words = reinterpret_cast<int16_t *>(weights);
   store_s16(words, mul(low, factor));

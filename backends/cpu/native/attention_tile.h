@@ -7,9 +7,10 @@ constexpr int64_t cell_number_bytes(int32_t format) {
 
 constexpr int32_t TILES_AHEAD = 2;
 
-// 16 numbers of a token's K or V from i on, 0 beyond head_dim.
+// 16 numbers of a token's K or V from i on, 0 beyond head_dim; INT8 cells are read in
+// attention_int8.h.
 template <int32_t FORMAT>
-static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim, float scale) {
+static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim) {
   const char *numbers = row + i * cell_number_bytes(FORMAT);
   char sixteen[LANES * 4] = {};
   if (dim - i < LANES) {
@@ -18,10 +19,8 @@ static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim, float
   }
   if constexpr (FORMAT == FORMAT_F32)
     return load(reinterpret_cast<const float *>(numbers));
-  else if constexpr (FORMAT == FORMAT_BF16)
-    return load_bf16(reinterpret_cast<const uint16_t *>(numbers));
   else
-    return mul(load_s8(reinterpret_cast<const int8_t *>(numbers)), set1(scale));
+    return load_bf16(reinterpret_cast<const uint16_t *>(numbers));
 }
 
 // Where K and V of a tile's tokens lie; `count` of them exist.
@@ -70,7 +69,7 @@ static inline void find_rows(const AttentionTask &task, int32_t first, int32_t l
     }
     if constexpr (FORMAT == FORMAT_INT8) {
       const char *scales = scales_of_run(task, cell, slot);
-      for (int32_t i = 0; i < n * 4; i += 64) {
+      for (int32_t i = 0; i < n * 4 + 63; i += 64) {
         prefetch(scales + i);
         prefetch(scales + i + task.pool->kv_stride);
       }
@@ -111,7 +110,7 @@ constexpr int32_t numbers_per_lane(int32_t format) { return format == FORMAT_BF1
 
 // 16 lanes of a token's K from number i on, 0 beyond head_dim.
 template <int32_t FORMAT>
-static inline Floats key_lanes(const char *row, int32_t i, int32_t dim, float scale) {
+static inline Floats key_lanes(const char *row, int32_t i, int32_t dim) {
   if constexpr (FORMAT == FORMAT_BF16) {
     float sixteen[LANES] = {};
     if (dim - i >= 2 * LANES)
@@ -119,7 +118,7 @@ static inline Floats key_lanes(const char *row, int32_t i, int32_t dim, float sc
     __builtin_memcpy(sixteen, row + i * 2, static_cast<size_t>(dim - i) * 2);
     return load(sixteen);
   } else {
-    return cell_numbers<FORMAT>(row, i, dim, scale);
+    return cell_numbers<FORMAT>(row, i, dim);
   }
 }
 
@@ -133,8 +132,7 @@ static inline void load_keys(const TileRows &rows, int32_t dim, float *keys) {
       Floats square[LANES];
       _Pragma("GCC unroll 16")
       for (int32_t t = 0; t < LANES; ++t)
-        square[t] = t < count ? key_lanes<FORMAT>(rows.keys[half + t], i, dim,
-                                                  rows.key_scales[half + t])
+        square[t] = t < count ? key_lanes<FORMAT>(rows.keys[half + t], i, dim)
                               : set1(0.0f);
       transpose(square);
       _Pragma("GCC unroll 16")

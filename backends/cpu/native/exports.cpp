@@ -78,7 +78,7 @@ HYBRID_EXPORT int32_t hybrid_cpu_forward(void *model, const Step *step) {
     return status;
   try {
     target.forward(*step);
-  } catch (...) { // before any thread was asked for anything: of memory
+  } catch (...) { // of memory: before the first pass, or between two
     return STATUS_NO_MEMORY;
   }
   return STATUS_OK;

@@ -98,7 +98,7 @@ struct Kernels {
   void (*silu_mul)(const float *gate_up, int32_t width, int32_t format, char *out,
                    float *scratch);
   void (*linear)(const LinearTask &task, int32_t first_block, int32_t num_blocks,
-                 int32_t first_row, int32_t num_rows);
+                 int32_t num_rows);
   // Heads [first, last) of q, k and v joined.
   void (*rope_kv)(const RopeTask &task, int32_t first_head, int32_t last_head);
   // KV tokens [first, last) for all rows of the task, into `rows`; what comes next is

@@ -128,11 +128,6 @@ static inline __m256 from_halves(const uint16_t *p) {
 static inline Floats load_f16(const uint16_t *p) {
   return {from_halves(p), from_halves(p + 8)};
 }
-static inline __m256 from_s8(const int8_t *p) {
-  __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-}
-static inline Floats load_s8(const int8_t *p) { return {from_s8(p), from_s8(p + 8)}; }
 static inline __m256i whole_numbers(__m256 x) {
   __m256i whole = _mm256_cvtps_epi32(x);
   // No number becomes INT_MIN, which is none of ours.

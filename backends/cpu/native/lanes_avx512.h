@@ -79,10 +79,6 @@ static inline void store_bf16(uint16_t *p, Floats x) {
 static inline Floats load_f16(const uint16_t *p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
 }
-static inline Floats load_s8(const int8_t *p) {
-  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-}
 static inline void store_s8(int8_t *p, Floats x) {
   __m512i whole = _mm512_cvtps_epi32(x);
   // No number becomes INT_MIN, which is none of ours.

@@ -158,11 +158,6 @@ static inline Floats load_f16(const uint16_t *p) {
   HYBRID_EACH y.lane[i] = from_f16(p[i]);
   return y;
 }
-static inline Floats load_s8(const int8_t *p) {
-  Floats y;
-  HYBRID_EACH y.lane[i] = static_cast<float>(p[i]);
-  return y;
-}
 // Rounds to nearest even; x is in -127..127 already.
 static inline void store_s8(int8_t *p, Floats x) {
   HYBRID_EACH {

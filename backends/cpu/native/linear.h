@@ -180,7 +180,8 @@ static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t
         const float *scales = group_scales(in + r * task.in_stride, padded);
         const Floats d = load_f16(halves);
         // INT8: the weights were raised by 128 to be unsigned.
-        const Floats m = FORMAT == FORMAT_INT8 ? mul(d, set1(-128.0f)) : load_f16(halves + LANES);
+        const Floats m =
+            FORMAT == FORMAT_INT8 ? mul(d, set1(-128.0f)) : load_f16(halves + LANES);
         sums[r][b] = fma(mul(d, set1(scales[g])), to_floats(dots[r][b]), sums[r][b]);
         sums[r][b] = fma(m, set1(scales[num_groups + g]), sums[r][b]);
       }
@@ -220,16 +221,17 @@ constexpr int32_t GROUPS_AHEAD = 8;
 // first four fetch the next panel between their sums.
 template <int32_t FORMAT>
 static void product(const LinearTask &task, int32_t first_block, int32_t num_blocks,
-                    int64_t row, int32_t num_rows) {
-  const int32_t end_block = first_block + num_blocks, num_strips = (num_rows + 3) / 4;
-  const int64_t panel_bytes = 3 * (round_up(task.weight->columns, GROUP) / GROUP) * group_bytes(FORMAT);
+                    int32_t num_rows) {
+  const int32_t end_block = first_block + num_blocks;
+  const int32_t num_strips = (num_rows + ROWS_OF_TILE - 1) / ROWS_OF_TILE;
+  const int64_t panel_bytes =
+      3 * (round_up(task.weight->columns, GROUP) / GROUP) * group_bytes(FORMAT);
   for (int32_t block = first_block; block < end_block; block += 3) {
     const int32_t last = block + 3 < end_block ? block + 3 : end_block;
     Fetch fetch = {GROUPS_AHEAD * group_bytes(FORMAT), 1, 0};
-    int64_t r = row;
-    const int64_t end = row + num_rows;
-    for (int32_t s = 1; r < end; r += 4, ++s) {
-      switch (end - r) {
+    int64_t r = 0;
+    for (int32_t s = 1; r < num_rows; r += ROWS_OF_TILE, ++s) {
+      switch (num_rows - r) {
       case 1: strip<FORMAT, 1>(task, block, last, r, fetch); break;
       case 2: strip<FORMAT, 2>(task, block, last, r, fetch); break;
       case 3: strip<FORMAT, 3>(task, block, last, r, fetch); break;
@@ -243,12 +245,12 @@ static void product(const LinearTask &task, int32_t first_block, int32_t num_blo
 }
 
 static void linear(const LinearTask &task, int32_t first_block, int32_t num_blocks,
-                   int32_t first_row, int32_t num_rows) {
+                   int32_t num_rows) {
   switch (task.weight->format) {
-  case FORMAT_F32: product<FORMAT_F32>(task, first_block, num_blocks, first_row, num_rows); break;
-  case FORMAT_BF16: product<FORMAT_BF16>(task, first_block, num_blocks, first_row, num_rows); break;
-  case FORMAT_INT8: product<FORMAT_INT8>(task, first_block, num_blocks, first_row, num_rows); break;
-  default: product<FORMAT_INT4>(task, first_block, num_blocks, first_row, num_rows); break;
+  case FORMAT_F32: product<FORMAT_F32>(task, first_block, num_blocks, num_rows); break;
+  case FORMAT_BF16: product<FORMAT_BF16>(task, first_block, num_blocks, num_rows); break;
+  case FORMAT_INT8: product<FORMAT_INT8>(task, first_block, num_blocks, num_rows); break;
+  default: product<FORMAT_INT4>(task, first_block, num_blocks, num_rows); break;
   }
 }
 

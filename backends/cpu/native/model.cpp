@@ -20,12 +20,16 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   const int64_t padded = round_up(config.head_dim, LANES);
   // For passes that are cut finer than they must be, too.
   const int64_t needed = (config.chunk_tokens - 1) / config.unit_tokens + 1;
-  const int64_t finest = UNITS_OF_THREAD * int64_t{config.num_threads};
+  const int64_t finest = ROW_UNITS_PER_THREAD * int64_t{config.num_threads};
   num_arenas_ = static_cast<int32_t>(round_up(std::max(needed, finest), config.num_threads));
   if (config.arena_bytes > INT64_MAX / num_arenas_ - 64)
     throw std::bad_alloc();
   arenas_ = allocate<char>(config.arena_bytes * num_arenas_);
-  row_arenas_ = allocate<char>(config.arena_bytes * num_arenas_);
+  row_memory_.reset(static_cast<char *>(
+      std::calloc(1, static_cast<size_t>(config.arena_bytes * num_arenas_ + 64))));
+  if (!row_memory_)
+    throw std::bad_alloc();
+  row_arenas_ = row_memory_.get() + (64 - reinterpret_cast<uintptr_t>(row_memory_.get()) % 64);
   cosines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   sines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   int64_t scratch = attention_scratch(task_rows_, config.head_dim) + 2 * task_rows_ * padded;

@@ -29,7 +29,7 @@ template <class T> Memory<T> allocate(int64_t count) {
 
 // Of rows, in a pass that threads take through several ops at once: so that one whose core
 // is slow can be helped.
-constexpr int32_t UNITS_OF_THREAD = 2;
+constexpr int32_t ROW_UNITS_PER_THREAD = 2;
 
 // Whether every index and width of a config fits the others.
 bool is_sound(const ModelConfig &config);
@@ -47,7 +47,7 @@ public:
 private:
   friend class Pass;
 
-  int32_t row_capacity() const { return num_arenas_ * config_.unit_tokens; }
+  int64_t row_capacity() const { return int64_t{num_arenas_} * config_.unit_tokens; }
 
   ModelConfig config_;
   const Kernels &kernels_;
@@ -61,7 +61,10 @@ private:
   int32_t task_rows_;   // rows of these
   int32_t num_arenas_;  // for a full pass
   Memory<char> arenas_;
-  Memory<char> row_arenas_; // of selected rows: they outlive their pass
+  // Of selected rows, which outlive their pass. Most steps have few: the system gives this
+  // memory when it is touched.
+  Memory<char> row_memory_;
+  char *row_arenas_ = nullptr;
   Memory<float> cosines_; // [chunk_tokens][head_dim / 2]
   Memory<float> sines_;
   std::vector<Memory<float>> scratch_;   // of each thread

@@ -47,7 +47,7 @@ void Pass::cut_rows() {
   }
   int64_t num_units = (num_tokens - 1) / most + 1;
   const int64_t finest =
-      std::min<int64_t>(num_tokens / CHAIN_ROWS, UNITS_OF_THREAD * int64_t{threads});
+      std::min<int64_t>(num_tokens / CHAIN_ROWS, ROW_UNITS_PER_THREAD * int64_t{threads});
   has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
     num_units = round_up(std::max(num_units, finest), threads);
@@ -154,12 +154,12 @@ void Pass::run_op(const Op &op, Range range, int32_t thread) {
 void Pass::run_chain(const Stage &stage, int32_t unit, int32_t thread) {
   const int64_t first = int64_t{unit} * unit_rows_;
   const Range rows = {first, std::min<int64_t>(first + unit_rows_, last_token_ - first_token_)};
-  double *seconds = chain_seconds_.data() + static_cast<size_t>(thread) * model_.ops_.size();
+  double *seconds = step_.seconds ? seconds_of(thread) : nullptr;
   double before = step_.seconds ? now() : 0.0;
   for (const Op *op = stage.op; op != stage.op + stage.num_ops; ++op) {
     if (op->kind == OP_LINEAR) {
       const LinearTask task = linear_task(*op, first);
-      model_.kernels_.linear(task, 0, num_blocks(*task.weight), 0,
+      model_.kernels_.linear(task, 0, num_blocks(*task.weight),
                              static_cast<int32_t>(rows.last - first));
     } else if (op->kind == OP_ROPE_KV) {
       const int64_t heads = model_.config_.num_heads + 2 * int64_t{model_.config_.num_kv_heads};
@@ -191,17 +191,14 @@ void Pass::share_seconds(const Stage &stage, double seconds) {
     step_.seconds[first] += seconds;
     return;
   }
-  const int64_t num_ops = static_cast<int64_t>(model_.ops_.size());
-  std::vector<double> sums(static_cast<size_t>(stage.num_ops));
-  double all = 0.0;
-  for (int64_t i = 0; i < stage.num_ops; ++i)
-    for (int64_t thread = 0; thread < model_.config_.num_threads; ++thread) {
-      const double part = chain_seconds_[static_cast<size_t>(thread * num_ops + first + i)];
-      sums[static_cast<size_t>(i)] += part;
-      all += part;
-    }
-  for (int64_t i = 0; i < stage.num_ops; ++i)
-    step_.seconds[first + i] += seconds * sums[static_cast<size_t>(i)] / all;
+  double *sums = seconds_of(0), all = 0.0;
+  for (int64_t op = first; op < first + stage.num_ops; ++op) {
+    for (int32_t thread = 1; thread < model_.config_.num_threads; ++thread)
+      sums[op] += seconds_of(thread)[op];
+    all += sums[op];
+  }
+  for (int64_t op = first; op < first + stage.num_ops && all > 0.0; ++op)
+    step_.seconds[op] += seconds * sums[op] / all;
 }
 
 void Pass::make_angles(Range tokens) {
@@ -270,7 +267,8 @@ int32_t Pass::begin_linear(const Op &op) {
   // Multiples of 3 blocks, the width of a tile; fewer, larger units where there are many.
   const int32_t wanted = UNITS_PER_THREAD * model_.config_.num_threads;
   const int32_t triples = (cut_.num_blocks + 2) / 3;
-  cut_.unit_blocks = 3 * std::max(1, static_cast<int32_t>(int64_t{triples} * row_units / wanted));
+  const int64_t worth = int64_t{triples} * row_units / wanted;
+  cut_.unit_blocks = 3 * std::max(1, static_cast<int32_t>(worth));
   cut_.block_units = (cut_.num_blocks + cut_.unit_blocks - 1) / cut_.unit_blocks;
   return cut_.block_units * row_units;
 }
@@ -280,7 +278,7 @@ void Pass::linear(const Op &op, int32_t unit) {
   const int64_t first = int64_t{unit / cut_.block_units} * unit_rows_;
   const int64_t count = std::min<int64_t>(unit_rows_, num_rows(op) - first);
   model_.kernels_.linear(linear_task(op, first), block,
-                         std::min(cut_.unit_blocks, cut_.num_blocks - block), 0,
+                         std::min(cut_.unit_blocks, cut_.num_blocks - block),
                          static_cast<int32_t>(count));
 }
 

@@ -63,6 +63,9 @@ private:
   void run_op(const Op &op, Range rows, int32_t thread);
   void run_chain(const Stage &stage, int32_t unit, int32_t thread);
   void share_seconds(const Stage &stage, double seconds);
+  double *seconds_of(int32_t thread) {
+    return chain_seconds_.data() + static_cast<size_t>(thread) * model_.ops_.size();
+  }
 
   void make_angles(Range tokens);
   void embed(const Op &op, Range tokens);
@@ -91,7 +94,7 @@ private:
   }
   char *selected_row(int64_t offset, int64_t index, int64_t stride) const {
     const int64_t place = first_row_ - row_base_ + index, unit = model_.config_.unit_tokens;
-    return model_.row_arenas_.get() + place / unit * model_.config_.arena_bytes + offset +
+    return model_.row_arenas_ + place / unit * model_.config_.arena_bytes + offset +
            place % unit * stride;
   }
   bool has_tokens() const { return last_token_ > first_token_; }

@@ -49,9 +49,10 @@ static inline void put_cell(const float *head, int32_t dim, int32_t format, char
     broken = fma(x, set1(0.0f), broken);
   }
   const float largest_one = largest(top);
-  const bool is_zero = largest_one < 1e-36f;
+  const bool is_zero = largest_one < LEAST_LARGEST;
   const Floats factor = set1(is_zero ? 0.0f : 127.0f / largest_one);
-  *scale = (is_zero ? 0.0f : largest_one / 127.0f) + sum(broken);
+  const float one = (is_zero ? 0.0f : largest_one / 127.0f) + sum(broken);
+  __builtin_memcpy(scale, &one, 4); // behind numbers of one byte: at any address
   for (int32_t i = 0; i < dim; i += LANES) {
     alignas(64) int8_t sixteen[LANES];
     store_s8(sixteen, mul(numbers_at(head, i, dim), factor));

@@ -5,6 +5,9 @@
 namespace hybrid {
 namespace {
 
+constexpr int32_t MOST_THREADS = 1 << 12, MOST_TOKENS = 1 << 20, MOST_HEADS = 1 << 12;
+constexpr int64_t MOST_SHARE = 1 << 18; // of a stage, by one thread: see Team
+
 bool fits(const ModelConfig &config, int64_t offset, int64_t row_bytes) {
   return offset >= 0 && offset <= config.arena_bytes && offset % 64 == 0 && row_bytes > 0 &&
          row_bytes <= (config.arena_bytes - offset) / config.unit_tokens;
@@ -52,6 +55,10 @@ bool is_sound_row_op(const ModelConfig &config, const Op &op) {
 }
 
 bool is_sound_op(const ModelConfig &config, const Op &op) {
+  const bool needs_tokens =
+      op.kind == OP_EMBED || op.kind == OP_ROPE_KV || op.kind == OP_ATTENTION;
+  if (needs_tokens && (op.flags & FLAG_ROWS))
+    return false;
   switch (op.kind) {
   case OP_EMBED:
     return op.weight >= 0 && op.weight < config.num_weights &&
@@ -100,6 +107,14 @@ bool is_sound_sequence(const Step &step, const KvPool &pool, int32_t seq) {
   return true;
 }
 
+// So that neither a product of sizes nor a thread's share of units leaves its type.
+bool has_sizes_in_range(const ModelConfig &config) {
+  const int64_t threads = config.num_threads, tokens = config.chunk_tokens;
+  return config.num_threads <= MOST_THREADS && config.chunk_tokens <= MOST_TOKENS &&
+         config.unit_tokens <= MOST_TOKENS && config.num_heads <= MOST_HEADS &&
+         config.head_dim <= MOST_HEADS && tokens * config.num_kv_heads <= threads * MOST_SHARE;
+}
+
 } // namespace
 
 bool is_sound(const ModelConfig &config) {
@@ -110,6 +125,11 @@ bool is_sound(const ModelConfig &config) {
       config.head_dim < 2 || config.head_dim % 2 || config.num_layers < 0 ||
       config.num_weights < 0 || config.num_vectors < 0)
     return false;
+  if (!has_sizes_in_range(config))
+    return false;
+  for (int32_t layer = 0; layer < config.num_layers; ++layer)
+    if (config.windows[layer] < 0)
+      return false;
   for (int32_t i = 0; i < config.num_weights; ++i)
     if (!is_sound_weight(config.weights[i]))
       return false;

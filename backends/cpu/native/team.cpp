@@ -31,7 +31,8 @@ void pause() {
 } // namespace
 
 Team::Team(int32_t num_threads)
-    : num_shares_(num_threads), shares_(std::make_unique<Share[]>(static_cast<size_t>(num_threads))) {
+    : num_shares_(num_threads),
+      shares_(std::make_unique<Share[]>(static_cast<size_t>(num_threads))) {
   try {
     for (int32_t thread = 1; thread < num_threads; ++thread)
       threads_.emplace_back([this, thread] { work(thread); });
