@@ -169,7 +169,7 @@ class _Builder:
             attended = self._plain(queries)
             yield from self._attention(layer, hidden, attended)
             if layer == shape.num_layers - 1:
-                # Of what follows the last attention only rows with logits are asked for.
+                # After the last attention only rows with logits are asked for.
                 flags = OpFlag.ROWS
                 sources = ((hidden, shape.hidden_size), (attended, queries))
                 hidden, attended = (self._plain(width) for _, width in sources)
