@@ -118,7 +118,8 @@ def _draw(report: Report, name: str, path: Path) -> Path:
     x = "context" if name == "context" else "batch"
     for axes, panel in zip(figure.subplots(1, 2), _FIGURES[name], strict=True):
         _draw_panel(axes, panel, report, x)
-    figure.suptitle(f"{report.options.get('model') or 'no model'}: {name} by {x}")
+    what = "cost" if name == x else name
+    figure.suptitle(f"{report.options.get('model') or 'no model'}: {what} by {x}")
     figure.savefig(path, dpi=120)
     return path
 
