@@ -171,12 +171,10 @@ class _Builder:
             if layer == shape.num_layers - 1:
                 # After the last attention only rows with logits are asked for.
                 flags = OpFlag.ROWS
-                sources = ((hidden, shape.hidden_size), (attended, queries))
-                hidden, attended = (self._plain(width) for _, width in sources)
-                for (reads, width), writes in zip(
-                    sources, (hidden, attended), strict=True
-                ):
-                    yield self._select(reads, writes, width)
+                rows = self._plain(shape.hidden_size), self._plain(queries)
+                yield self._select(hidden, rows[0], shape.hidden_size)
+                yield self._select(attended, rows[1], queries)
+                hidden, attended = rows
             yield from self._output(layer, attended, hidden, flags)
             yield from self._mlp(layer, hidden, flags)
         head = EMBEDDING if shape.ties_embeddings else HEAD

@@ -1,8 +1,10 @@
 """Ports: where calls come in, over what transport, and who is let in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import randbelow
 from socket import AF_INET, AF_INET6, create_server
 from typing import Any, Final
 
@@ -36,6 +38,10 @@ _PUBLIC_OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
 )
 """Of ports that others than our own gateway reach."""
+_FIRST_PORT: Final = 10_000
+_END_PORT: Final = 32_768
+"""Linux gives connections ports from here on."""
+_PORT_TRIES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +78,33 @@ def find_port(kind: str, host: str, port: int) -> int:
     Raises:
         ConfigError: it cannot be bound.
     """
+    for candidate in () if port else _unlikely_ports():
+        with suppress(OSError):
+            return _try_port(host, candidate)
     try:
-        # As servers bind it: one that has just ended leaves the port to the next.
-        family = AF_INET6 if ":" in host else AF_INET
-        with create_server((host, port), family=family) as probe:
-            found: int = probe.getsockname()[1]
-            return found
+        return _try_port(host, port)
     except OSError as error:
         raise ConfigError(
             f"{kind}_host and {kind}_port are {join_address(host, port)}, which cannot "
             f"be bound: {error.strerror or error}"
         ) from error
+
+
+def _try_port(host: str, port: int) -> int:
+    # As servers bind it: one that has just ended leaves the port to the next.
+    family = AF_INET6 if ":" in host else AF_INET
+    with create_server((host, port), family=family) as probe:
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _unlikely_ports() -> Iterator[int]:
+    """Ports that no system hands out by itself.
+
+    One that it does, and that is bound a moment later, may be somebody's by then.
+    """
+    for _ in range(_PORT_TRIES):
+        yield _FIRST_PORT + randbelow(_END_PORT - _FIRST_PORT)
 
 
 def open_listener(

@@ -27,7 +27,11 @@ class Float32Weights(OneDNNExecutor):
 
     def capabilities(self) -> Capabilities:
         """See ``Executor``."""
-        return replace(super().capabilities(), dtypes=("float32",))
+        return replace(
+            super().capabilities(),
+            dtypes=("float32",),
+            fast_dtypes={"cpu": ("float32",)},
+        )
 
 
 @needs_int8

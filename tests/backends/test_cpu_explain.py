@@ -7,10 +7,10 @@ from hybrid.backends.cpu.executor import CpuExecutor
 from hybrid.backends.cpu.native_library import VARIANT_VARIABLE
 from hybrid.executors import list_executors
 from hybrid.plugins.loader import load_plugins
-from tests.backends.kernel_stand import VARIANTS
+from tests.backends import kernel_stand
 
 
-@pytest.mark.skipif(not VARIANTS, reason="the CPU kernels are not built")
+@pytest.mark.skipif(not kernel_stand.VARIANTS, reason="the CPU kernels are not built")
 def test_an_unknown_instruction_set_costs_the_kernels_row_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
