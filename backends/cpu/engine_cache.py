@@ -32,6 +32,7 @@ from .engine_directory import (
     is_newer,
     read_engine,
 )
+from .weight_pages import FileReader
 
 log = structlog.get_logger()
 
@@ -46,6 +47,7 @@ def find_or_build(
     options: BuildOptions,
     progress: ProgressCallback | None = None,
     check: EngineCheck | None = None,
+    read: FileReader | None = None,
 ) -> BuiltEngine:
     """Give the engine of a model: a built one as it is, a kept one, or a new one.
 
@@ -56,6 +58,7 @@ def find_or_build(
         options: what is wanted.
         progress: told of a build.
         check: asked of a new engine before it is kept.
+        read: gives the weights of what is returned; ``None``: they are mapped.
 
     Raises:
         UnsupportedFeature: the kernels cannot run this model; says why.
@@ -64,7 +67,7 @@ def find_or_build(
             is no place to build one.
     """
     if source.format is CheckpointFormat.COMPILED:
-        engine = read_engine(source.path)
+        engine = read_engine(source.path, read)
         _check_quantization(engine, options)
         return _with_cache_of(engine, options)
 
@@ -73,8 +76,8 @@ def find_or_build(
 
     if config.cache_dir is not None:
         try:
-            kept = _find_kept(config.cache_dir, source, options)
-            kept = kept or _keep(config.cache_dir, source, options, build)
+            kept = _find_kept(config.cache_dir, source, options, read)
+            kept = kept or _keep(config.cache_dir, source, options, build, read)
             return _with_cache_of(kept, options)
         except OSError as error:
             log.warning(
@@ -83,11 +86,14 @@ def find_or_build(
                 cache_dir=str(config.cache_dir),
                 why=str(error),
             )
-    return _build_unkept(source, build)
+    return _build_unkept(source, build, read)
 
 
 def _find_kept(
-    cache_dir: Path, source: ModelSource, options: BuildOptions
+    cache_dir: Path,
+    source: ModelSource,
+    options: BuildOptions,
+    read: FileReader | None,
 ) -> BuiltEngine | None:
     """Find what was built before.
 
@@ -96,9 +102,10 @@ def _find_kept(
     """
     asked = options.asked_quantization
     for quantization in QUANTIZATIONS if asked == AUTO else (asked,):
-        engine = _read_kept(cache_dir / _directory_name(source, quantization), source)
+        directory = cache_dir / _directory_name(source, quantization)
+        engine = _read_kept(directory, source)
         if engine and quantization in (asked, engine.auto_quantization):
-            return engine
+            return _read_kept(directory, source, read) if read else engine
     return None
 
 
@@ -107,6 +114,7 @@ def _keep(
     source: ModelSource,
     options: BuildOptions,
     build: Callable[[Path], None],
+    read: FileReader | None,
 ) -> BuiltEngine:
     # Imported here, as below.
     from .engine_build import find_auto_quantization  # noqa: PLC0415
@@ -118,15 +126,17 @@ def _keep(
     keep_directory(target, build, lambda path: _read_kept(path, source) is not None)
     log.info("cpu.engine_built", model=source.name, directory=str(target))
     _remove_outdated(cache_dir, source)
-    return read_engine(target)
+    return read_engine(target, read)
 
 
-def _build_unkept(source: ModelSource, build: Callable[[Path], None]) -> BuiltEngine:
-    # The mapped file stays for as long as it is mapped, its name goes at once.
+def _build_unkept(
+    source: ModelSource, build: Callable[[Path], None], read: FileReader | None
+) -> BuiltEngine:
+    # A mapped file stays for as long as it is mapped, its name goes at once.
     try:
         with tempfile.TemporaryDirectory(prefix="hybrid-cpu-") as folder:
             build(Path(folder))
-            return read_engine(Path(folder))
+            return read_engine(Path(folder), read)
     except OSError as error:
         raise ConfigError(
             f"the engine of {source.name} cannot be built in {tempfile.gettempdir()} "
@@ -175,12 +185,14 @@ def _directory_name(source: ModelSource, quantization: str) -> str:
     return f"{name[:_MAX_NAME_CHARACTERS]}-{quantization}-{digest}"
 
 
-def _read_kept(directory: Path, source: ModelSource) -> BuiltEngine | None:
+def _read_kept(
+    directory: Path, source: ModelSource, read: FileReader | None = None
+) -> BuiltEngine | None:
     """Read a kept engine; ``None``: it is not there, or no longer whole."""
     if not directory.is_dir():
         return None
     try:
-        engine = read_engine(directory)
+        engine = read_engine(directory, read)
     except CheckpointError as error:
         why = str(error)
     else:

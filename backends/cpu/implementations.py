@@ -29,6 +29,7 @@ from .native_library import (
 from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
+from .weight_pages import reader_of
 
 log = structlog.get_logger()
 
@@ -136,6 +137,7 @@ def _native(wanted: Wanted) -> Runner:
             is_rounded=is_rounded,
             num_threads=config.num_threads,
         ),
+        reader_of(wanted.options.weight_pages),
     )
     return NativeRunner(library, engine, config)
 

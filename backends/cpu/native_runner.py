@@ -55,8 +55,9 @@ class NativeRunner:
             head_dim=shape.head_dim,
             dtype=dtype,
         )
-        # The weights are pages of a file, which count as free until they are read.
-        taken = self._logits.nbytes + self._engine.memory.weights_bytes
+        taken = self._logits.nbytes
+        if self._engine.is_mapped:  # pages of a file count as free until they are read
+            taken += self._engine.memory.weights_bytes
         return KVSpec(
             num_layers=shape.num_layers,
             num_kv_heads=shape.num_kv_heads,

@@ -8,11 +8,13 @@ from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 
 from .build_options import AUTO, KV_CACHE_DTYPES, QUANTIZATIONS, BuildOptions
+from .weight_pages import WEIGHT_PAGES
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "quantization": (AUTO, *QUANTIZATIONS),
     "kv_cache_dtype": (AUTO, *KV_CACHE_DTYPES),
     "implementation": (AUTO, "native", "onednn", "torch"),
+    "weight_pages": (AUTO, *WEIGHT_PAGES),
 }
 """By option, the values that it takes."""
 
@@ -28,6 +30,8 @@ class CpuOptions:
     """Of the cache; ``auto``: float32 beside unquantised weights, else bfloat16."""
     implementation: str = AUTO
     """Who computes; ``auto``: the first that can."""
+    weight_pages: str = AUTO
+    """Where the kernels' weights lie; ``auto``: in huge pages where there are any."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "CpuOptions":

@@ -133,17 +133,17 @@ def plan_model(shape: CpuModelShape, formats: Mapping[str, Format]) -> ModelPlan
     return ModelPlan(tuple(builder.ops()), tuple(builder.row_bytes), builder.vectors)
 
 
-def activation_format(weight: Format) -> Format:
-    """Name what a matrix of this format is multiplied with."""
-    return Format.INT8 if weight is Format.INT4 else weight
-
-
 def activation_row_bytes(form: Format, width: int) -> int:
-    """Bytes from one row to the next of an activation that a LINEAR reads."""
+    """Bytes from one row to the next of what a LINEAR of such weights reads."""
     depth = round_up(width, GROUP)
-    if form is Format.INT8:  # quanta, scales of 32, their sums
-        return round_up(depth + depth // GROUP * 8, ALIGNMENT_BYTES)
-    return depth * {Format.F32: 4, Format.BF16: 2}[form]
+    groups = depth // GROUP * 8  # two numbers each
+    row = {
+        Format.F32: depth * 4,
+        Format.BF16: depth * 2,
+        Format.INT8: depth + groups,
+        Format.INT4: depth + groups + 4,  # the unit
+    }
+    return round_up(row[form], ALIGNMENT_BYTES)
 
 
 @dataclass(slots=True)
@@ -279,7 +279,7 @@ class _Builder:
         )
 
     def _activation(self, weight: str) -> Format:
-        return activation_format(self.weights[weight][1])
+        return self.weights[weight][1]
 
     def _head_norm(self, name: str) -> int | None:
         if not self.shape.has_head_norms:

@@ -11,14 +11,6 @@ from tests.backends.packed_matrix import from_bf16, padded_columns, to_bf16
 
 _Array = NDArray[Any]
 
-WEIGHT_FORMATS = {
-    Format.F32: Format.F32,
-    Format.BF16: Format.BF16,
-    Format.INT8: Format.INT8,
-    Format.INT4: Format.INT8,
-}
-"""By a weight's format, that of the activation it is multiplied with."""
-
 
 def make_rows(
     kind: Format, rows: int, columns: int, random: np.random.Generator
@@ -36,20 +28,37 @@ def make_rows(
     else:
         q = random.integers(-127, 127, (rows, columns), endpoint=True)
         q[0], q[-1] = 127, -127
-        groups = padded_columns(columns) // 32
-        _put_int8(raw, q, random.uniform(1e-3, 1e-1, (rows, groups)))
+        put = put_int8 if kind == Format.INT8 else _put_int4
+        put(raw, q, random)
     return raw
 
 
-def _put_int8(raw: _Array, q: _Array, scales: _Array) -> None:
+def put_int8(raw: _Array, q: _Array, random: np.random.Generator | None = None) -> None:
+    """Put rows of INT8's activation; every scale is 1 where none is drawn."""
+    whole = _put_quanta(raw, q)
+    rows, groups, _ = whole.shape
+    behind = raw.view(np.float32)[:, groups * 8 :]
+    behind[:, :groups] = random.uniform(1e-3, 1e-1, (rows, groups)) if random else 1
+    starts = raw.view(np.int32)[:, groups * 9 : groups * 10]
+    starts[...] = -128 * whole.sum(axis=2)
+
+
+def _put_int4(raw: _Array, q: _Array, random: np.random.Generator) -> None:
+    whole = _put_quanta(raw, q)
+    rows, groups, _ = whole.shape
+    n = random.integers(0, 12, (rows, groups), endpoint=True)
+    n[random.random((rows, groups)) < 0.02] = 64
+    raw.view(np.int32)[:, groups * 8 : groups * 9] = n << 23
+    behind = raw.view(np.float32)[:, groups * 9 :]
+    behind[:, :groups] = whole.sum(axis=2) * 2.0**n
+    behind[:, groups] = 2.0 ** random.integers(-30, 3, rows)
+
+
+def _put_quanta(raw: _Array, q: _Array) -> _Array:
+    """Give them by group, padding included: int32 ``[M, Kp / 32, 32]``."""
     columns, padded = q.shape[1], padded_columns(q.shape[1])
-    groups = padded // 32
     raw.view(np.int8)[:, :columns] = q
-    whole = raw.view(np.int8)[:, :padded].astype(np.int32)
-    behind = raw.view(np.float32)[:, padded // 4 :]
-    behind[:, :groups] = scales
-    sums = behind[:, groups : 2 * groups]
-    sums[...] = scales * whole.reshape(len(q), groups, 32).sum(axis=2)
+    return raw.view(np.int8)[:, :padded].astype(np.int32).reshape(len(q), -1, 32)
 
 
 def read_rows(kind: Format, raw: _Array, columns: int) -> _Array:
@@ -64,21 +73,30 @@ def read_rows(kind: Format, raw: _Array, columns: int) -> _Array:
     elif kind == Format.BF16:
         numbers = from_bf16(raw.view(np.uint16)[:, :padded])
     else:
-        q = raw.view(np.int8)[:, :padded].astype(np.int32)
-        groups = padded // 32
-        behind = raw.view(np.float32)[:, padded // 4 :].astype(np.float64)
-        scales, sums = behind[:, :groups], behind[:, groups : 2 * groups]
-        assert (q != -128).all()
-        by_group = q.reshape(len(raw), groups, 32) * scales[..., None]
-        numbers = by_group.reshape(q.shape)
-        _check_near(sums, by_group)
+        numbers = _read_groups(kind, raw, padded)
     is_whole = np.isfinite(numbers[:, :columns]).all(axis=1)
     assert not numbers[is_whole, columns:].any()
     return numbers[:, :columns]
 
 
-def _check_near(got: _Array, terms: _Array) -> None:
-    """Compare with sums over the last axis, but in rows that hold no numbers."""
-    wanted, magnitude = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
-    error = np.abs(got - wanted)
-    assert (np.isnan(wanted) | (error <= 2e-6 * magnitude + 1e-37)).all()
+def _read_groups(kind: Format, raw: _Array, padded: int) -> _Array:
+    q = raw.view(np.int8)[:, :padded].astype(np.int32)
+    assert (q != -128).all()
+    by_group, groups = q.reshape(len(raw), -1, 32), padded // 32
+    sums = by_group.sum(axis=2)
+    floats, whole = raw.view(np.float32), raw.view(np.int32)
+    first, second = slice(groups * 8, groups * 9), slice(groups * 9, groups * 10)
+    if kind == Format.INT8:
+        scales = floats[:, first].astype(np.float64)
+        is_whole = np.isfinite(scales).all(axis=1)
+        assert (whole[:, second] == -128 * sums)[is_whole].all()
+    else:
+        n, unit = whole[:, first] >> 23, floats[:, [groups * 10]].astype(np.float64)
+        is_whole = np.isfinite(unit[:, 0])
+        assert (n << 23 == whole[:, first]).all()
+        assert ((n >= 0) & (n <= 64))[is_whole].all()
+        assert (floats[:, second] == sums * 2.0**n)[is_whole].all()
+        assert (np.frexp(unit[is_whole])[0] == 0.5).all()
+        scales = unit * 2.0**n
+    numbers: _Array = by_group * scales[..., None]
+    return numbers.reshape(q.shape)

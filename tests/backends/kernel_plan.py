@@ -22,7 +22,8 @@ def activation_stride(kind: Format, width: int) -> int:
             return padded * 4
         case Format.BF16:
             return padded * 2
-    return -(-(padded + padded // 32 * 8) // 64) * 64
+    unit_bytes = 4 if kind == Format.INT4 else 0
+    return -(-(padded + padded // 32 * 8 + unit_bytes) // 64) * 64
 
 
 @dataclass(frozen=True, slots=True)

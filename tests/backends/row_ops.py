@@ -84,8 +84,13 @@ class RowOp:
             return arithmetic + np.abs(wanted) * 2.0**-8
         # Half a step of a group, and what rounding of step and number may tip over.
         starts = np.arange(0, self.width, 32)
-        largest = np.maximum.reduceat(np.abs(wanted), starts, axis=1)
-        steps = largest.repeat(32, axis=1)[:, : self.width] / 127
+        steps = np.maximum.reduceat(np.abs(wanted), starts, axis=1) / 127
+        if (
+            self.format == Format.INT4
+        ):  # the next power of two, none far below the row's
+            _, n = np.frexp(steps * (1 + 1e-6))
+            steps = np.maximum(2.0**n, 2.0 ** n.max(axis=1, keepdims=True) * 2.0**-64)
+        steps = steps.repeat(32, axis=1)[:, : self.width]
         return arithmetic + steps * (0.5 + 1e-3) + 1e-36
 
     def check(self, raw: _Array, x: _Array) -> None:

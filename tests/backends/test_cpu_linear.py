@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hybrid.backends.cpu.abi import Format, OpFlag, OpKind
-from tests.backends.activation_rows import WEIGHT_FORMATS, make_rows, read_rows
+from tests.backends.activation_rows import make_rows, put_int8, read_rows
 from tests.backends.guarded_memory import guarded
 from tests.backends.kernel_plan import Arena, Plan, op
 from tests.backends.kernel_stand import VARIANTS, KernelModel
 from tests.backends.kernel_step import make_step
-from tests.backends.packed_matrix import PackedMatrix, pack, padded_columns
+from tests.backends.packed_matrix import PackedMatrix, pack
 
 _Array = NDArray[Any]
 TOLERANCES = {
@@ -35,9 +35,8 @@ def multiply(
     num_threads: int = 1,
 ) -> _Array:
     """Run one LINEAR: float32 ``[M, N]``."""
-    kind = WEIGHT_FORMATS[matrix.format]
     arena = Arena(rows=len(raw))
-    source = arena.activation(kind, matrix.columns)
+    source = arena.activation(matrix.format, matrix.columns)
     target = arena.plain(matrix.rows)
     flags = OpFlag.NONE if prior is None else OpFlag.ACCUMULATE
     plan = Plan(
@@ -80,11 +79,11 @@ def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
     matrix = pack(kind, n, k, random)
     if has_bias:
         matrix = replace(matrix, bias=guarded(random.normal(size=n).astype(np.float32)))
-    raw = make_rows(WEIGHT_FORMATS[kind], m, k, random)
+    raw = make_rows(kind, m, k, random)
     prior = random.normal(size=(m, n)).astype(np.float32) if accumulates else None
     got = multiply(variant, matrix, raw, prior)
 
-    x, w = read_rows(WEIGHT_FORMATS[kind], raw, k), matrix.dense()
+    x, w = read_rows(kind, raw, k), matrix.dense()
     wanted, magnitude = x @ w.T, np.abs(x) @ np.abs(w).T
     if matrix.scales is not None:  # the kernels add 128 to each, and take it off again
         magnitude += np.abs(x).sum(axis=1)[:, None] * 128 * matrix.scales.max()
@@ -113,11 +112,7 @@ def test_products_of_whole_numbers_are_exact(
     assert matrix.scales is not None
     matrix = replace(matrix, scales=guarded(np.ones_like(matrix.scales)))
     raw = make_rows(Format.INT8, m, k, random)
-    groups = padded_columns(k) // 32
-    behind = raw.view(np.float32)[:, groups * 8 :]
-    scales, sums = behind[:, :groups], behind[:, groups : 2 * groups]
-    sums[...] = np.rint(sums / scales)
-    scales[...] = 1
+    put_int8(raw, raw.view(np.int8)[:, :k].copy())
     got = multiply(variant, matrix, raw)
     assert (got == read_rows(Format.INT8, raw, k) @ matrix.dense().T).all()
 
@@ -128,7 +123,7 @@ def test_a_row_is_the_same_in_any_batch(variant: str, kind: Format) -> None:
     """Bit for bit, alone and as any row of 2 to 35, by any number of threads."""
     random = np.random.default_rng(7)
     matrix = pack(kind, 83, 200, random)
-    raw = make_rows(WEIGHT_FORMATS[kind], 35, 200, random)
+    raw = make_rows(kind, 35, 200, random)
     alone = np.concatenate(
         [multiply(variant, matrix, raw[i : i + 1]) for i in range(35)]
     )
@@ -143,11 +138,12 @@ def test_products_of_a_broken_row_stay_in_it(variant: str, kind: Format) -> None
     """A row of no numbers, or of infinities, leaves the others' bits as they were."""
     random = np.random.default_rng(8)
     matrix = pack(kind, 40, 96, random)
-    raw = make_rows(WEIGHT_FORMATS[kind], 9, 96, random)
+    raw = make_rows(kind, 9, 96, random)
     whole = multiply(variant, matrix, raw)
     hurt = raw.copy()
-    if WEIGHT_FORMATS[kind] == Format.INT8:
-        hurt.view(np.float32)[4, 96 // 4] = np.nan  # its first group's scale
+    if kind in {Format.INT8, Format.INT4}:
+        place = 96 // 4 if kind == Format.INT8 else 96 // 4 + 2 * 3
+        hurt.view(np.float32)[4, place] = np.nan  # its first group's scale, or its unit
     else:
         word = np.uint16 if kind == Format.BF16 else np.uint32
         infinity = 0x7F80 if kind == Format.BF16 else 0x7F800000

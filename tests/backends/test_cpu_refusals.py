@@ -85,7 +85,7 @@ def test_an_op_on_tokens_is_none_on_selected_rows(index: int) -> None:
         ("norm", -7),
         ("norm2", 1),
         ("norm2", -7),
-        ("format", 3),
+        ("format", 4),
         ("format", -1),
         ("width", 0),
         ("width", -8),

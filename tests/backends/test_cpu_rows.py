@@ -15,7 +15,7 @@ from tests.backends.row_ops import RowOp
 
 _Array = NDArray[Any]
 KINDS = [OpKind.NORM, OpKind.CONVERT, OpKind.SILU_MUL]
-FORMATS = [Format.F32, Format.BF16, Format.INT8]
+FORMATS = list(Format)
 LARGEST = 5e36
 """Such that a group's sum is still a float32."""
 

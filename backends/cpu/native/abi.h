@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 4
+#define HYBRID_CPU_ABI_VERSION 5
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -20,12 +20,14 @@
 //   FORMAT_INT4  records [Np/16][Kp/32] of 320 bytes: uint8 nibbles [4][16][4], where
 //                byte (j, n, b) holds q[n][32g + 4j + b] low and q[n][32g + 16 + 4j + b]
 //                high; float16 d[16]; float16 m[16]; w = d * q + m, q in 0..15
-// Activations are rows of a buffer, K padded with zeros to Kp:
+// Activations are rows of a buffer, K padded with zeros to Kp, named after the weights that
+// they are multiplied with:
 //   FORMAT_F32   float  [Kp]
 //   FORMAT_BF16  uint16 [Kp]
-//   FORMAT_INT8  int8 [Kp]; float scales [Kp/32], x = scale * q; float [Kp/32], each
-//                group's scale times the sum of its q; also what INT4 weights are
-//                multiplied with
+//   FORMAT_INT8  int8 q [Kp]; float scales [Kp/32], x = scale * q; int32 [Kp/32], each
+//                group's sum of q times -128
+//   FORMAT_INT4  int8 q [Kp]; int32 [Kp/32], n * 2^23 of each group, n in 0..64; float
+//                [Kp/32], each group's sum of q times 2^n; float unit; x = unit * 2^n * q
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {

@@ -107,32 +107,37 @@ template <int32_t FORMAT> struct ScoreRows {
 template <int32_t FORMAT> struct ValueRows {
   const float *weights;
   const TileRows &rows;
+  const int8_t *values; // INT8 only: V as it is multiplied
   int32_t dim, padded;
   float *sums;
   Ahead &ahead;
   template <int R, int B> void add_columns(int32_t r, int32_t column) const {
     const float *w = weights + r * ATTENTION_TILE;
     if constexpr (FORMAT == FORMAT_INT8)
-      add_whole_values<R, B>(w, rows, dim, padded, column, sums + r * padded, ahead);
+      add_whole_values<R, B>(w, values + column * 4, rows.count, round_up(dim, VALUES_AT_ONCE),
+                             padded, sums + r * padded + column, ahead);
     else
       add_values<FORMAT, R, B>(w, rows, dim, padded, column, sums + r * padded, ahead);
   }
   template <int R> void run(int32_t r) const {
+    // Two sums each, of high and of low bytes: more columns would leave the registers.
+    constexpr int B = FORMAT == FORMAT_INT8 && R == 4 ? 2 : 4;
     int32_t column = 0;
-    for (; column + 4 * LANES <= dim; column += 4 * LANES)
-      add_columns<R, 4>(r, column);
+    for (; column + B * LANES <= dim; column += B * LANES)
+      add_columns<R, B>(r, column);
     for (; column < dim; column += LANES)
       add_columns<R, 1>(r, column);
   }
 };
 
-// Scores of a row become weights; what came before is scaled to the new maximum.
-static inline void weigh(float *scores, int32_t first, int32_t last, int32_t padded,
-                         PartOfRow &part, float *sums) {
+// Scores of a row become weights, 1 at most, which `put` takes by 16 tokens; what came
+// before is scaled to the new maximum.
+template <class Put>
+static inline void weigh(const float *scores, int32_t first, int32_t last, int32_t padded,
+                         PartOfRow &part, float *sums, Put put) {
   const float nothing = -__builtin_inff();
   if (first >= last) {
-    for (int32_t i = 0; i < ATTENTION_TILE; i += LANES)
-      store(scores + i, set1(0.0f));
+    put(set1(0.0f), set1(0.0f));
     return;
   }
   Floats low = keep_range(load(scores), first, last, nothing);
@@ -150,8 +155,7 @@ static inline void weigh(float *scores, int32_t first, int32_t last, int32_t pad
   low = exponential(sub(low, base));
   high = exponential(sub(high, base));
   part.total += sum(add(low, high));
-  store(scores, low);
-  store(scores + LANES, high);
+  put(low, high);
 }
 
 template <int32_t FORMAT>
@@ -165,6 +169,8 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
   const int32_t num_rows = task.num_tokens * group;
   float *queries = scratch, *scores = queries + num_rows * padded;
   float *keys = scores + num_rows * ATTENTION_TILE;
+  // Behind INT8's keys.
+  int8_t *values = reinterpret_cast<int8_t *>(keys) + ATTENTION_TILE * padded;
   for (int32_t r = 0; r < num_rows; ++r) {
     const float *query = task.queries + r / group * task.query_stride +
                          static_cast<int64_t>(task.kv_head * group + r % group) * dim;
@@ -204,6 +210,7 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     find_tile(i + TILES_AHEAD);
     Ahead next_keys = {ahead.keys, ahead.count, dim * cell_number_bytes(FORMAT)};
     Ahead next_values = {ahead.values, ahead.count, dim * cell_number_bytes(FORMAT)};
+    [[maybe_unused]] WholeWeights whole = {};
     [[maybe_unused]] float poison = 0.0f;
     if constexpr (FORMAT == FORMAT_INT8) {
       load_scales(task, token, tile);
@@ -216,14 +223,25 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     for (int32_t r = 0; r < num_rows; ++r) {
       const int32_t position = task.first_position + r / group;
       const int32_t oldest = task.window ? position - task.window + 1 : 0;
+      const int32_t begin = oldest > token ? oldest - token : 0;
       const int32_t end = position + 1 - token < ATTENTION_TILE ? position + 1 - token
                                                                 : ATTENTION_TILE;
-      weigh(scores + r * ATTENTION_TILE, oldest > token ? oldest - token : 0, end, padded,
-            rows.parts[r], rows.sums + r * padded);
-      if constexpr (FORMAT == FORMAT_INT8)
-        whole_weights(scores + r * ATTENTION_TILE, tile.value_scales, poison);
+      if (FORMAT == FORMAT_INT8 && r % group == 0)
+        whole = whole_weights(tile.value_scales, begin, end, poison);
+      float *row = scores + r * ATTENTION_TILE;
+      weigh(row, begin, end, padded, rows.parts[r], rows.sums + r * padded,
+            [&](Floats low, Floats high) {
+              if constexpr (FORMAT == FORMAT_INT8) {
+                put_whole_weights(row, whole, low, high);
+              } else {
+                store(row, low);
+                store(row + LANES, high);
+              }
+            });
     }
-    by_fours(num_rows, ValueRows<FORMAT>{scores, tile, dim, padded, rows.sums, next_values});
+    if constexpr (FORMAT == FORMAT_INT8)
+      load_values(tile, dim, values);
+    by_fours(num_rows, ValueRows<FORMAT>{scores, tile, values, dim, padded, rows.sums, next_values});
   }
 }
 

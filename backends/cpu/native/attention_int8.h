@@ -5,8 +5,8 @@
 // Both bytes are in -127..127.
 constexpr float BASE_OF_QUERY = 254.0f;
 constexpr float MOST_OF_QUERY = 127.0f * BASE_OF_QUERY + 126.0f;
-constexpr float MOST_OF_WEIGHT = 32767.0f;
-// Below this 32767 / largest overflows, or the scale leaves the normal numbers.
+constexpr float MOST_OF_WEIGHT = 65535.0f;
+// Below this 65535 / largest overflows, or the scale leaves the normal numbers.
 constexpr float LEAST_WHOLE = 1e-33f;
 
 // A query: x = scale * (254 * high + low). Bytes lie by 16, high before low.
@@ -131,61 +131,95 @@ static inline float poison_of(const float *scales) {
   return sum(fma(load(scales), set1(0.0f), mul(load(scales + LANES), set1(0.0f))));
 }
 
-// A row's weights times V's scales, as words in the place of their first half; behind them,
-// what these are to be multiplied with.
-static inline void whole_weights(float *weights, const float *scales, float poison) {
-  const Floats low = mul(load(weights), load(scales));
-  const Floats high = mul(load(weights + LANES), load(scales + LANES));
+// V of 32 tokens as [8][columns][4] bytes: four tokens of a column side by side. Columns
+// are padded to 64; a token too many is one of the others, whose weight there is 0.
+constexpr int32_t VALUES_AT_ONCE = 64;
+
+static inline void load_values(const TileRows &rows, int32_t dim, int8_t *values) {
+  const int64_t columns = round_up(dim, VALUES_AT_ONCE);
+  for (int32_t t = 0; t < rows.count; t += 4, values += columns * 4) {
+    for (int32_t i = 0; i < dim; i += VALUES_AT_ONCE) {
+      const int32_t left = dim - i;
+      const int8_t *four[4];
+      int8_t padding[4][VALUES_AT_ONCE];
+      for (int32_t j = 0; j < 4; ++j) {
+        const int32_t token = t + j < rows.count ? t + j : rows.count - 1;
+        four[j] = reinterpret_cast<const int8_t *>(rows.values[token]) + i;
+        if (left < VALUES_AT_ONCE) {
+          __builtin_memset(padding[j], 0, VALUES_AT_ONCE);
+          __builtin_memcpy(padding[j], four[j], static_cast<size_t>(left));
+          four[j] = padding[j];
+        }
+      }
+      store_quads(values + i * 4, four);
+    }
+  }
+}
+
+// What makes weights of a tile's tokens whole numbers, V's scales included, and what these
+// are to be multiplied with.
+struct WholeWeights {
+  Floats low, high; // factors of 16 tokens each
+  float unit;
+};
+
+// Of the queries of one token, which sees those in first <= t < last alone, and goes by
+// their scales alone. A weight is 1 at most.
+static inline WholeWeights whole_weights(const float *scales, int32_t first, int32_t last,
+                                         float poison) {
+  const Floats low = keep_range(load(scales), first, last, 0.0f);
+  const Floats high = keep_range(load(scales + LANES), first - LANES, last - LANES, 0.0f);
   const float top = largest(max(low, high));
   const bool is_zero = !(top >= LEAST_WHOLE);
   const Floats factor = set1(is_zero ? 0.0f : MOST_OF_WEIGHT / top);
-  int16_t *words = reinterpret_cast<int16_t *>(weights);
-  store_s16(words, mul(low, factor));
-  store_s16(words + LANES, mul(high, factor));
-  weights[LANES] = (is_zero ? 0.0f : top / MOST_OF_WEIGHT) + poison;
+  return {mul(low, factor), mul(high, factor),
+          (is_zero ? 0.0f : top / MOST_OF_WEIGHT) + poison};
+}
+
+// In the place of a row's scores: 32 high bytes, then 32 low ones, then the unit.
+static inline void put_whole_weights(float *row, const WholeWeights &whole, Floats low,
+                                     Floats high) {
+  uint8_t *bytes = reinterpret_cast<uint8_t *>(row);
+  store_halves(bytes, bytes + ATTENTION_TILE, mul(low, whole.low));
+  store_halves(bytes + LANES, bytes + ATTENTION_TILE + LANES, mul(high, whole.high));
+  row[LANES] = whole.unit;
 }
 
 // Adds weighted V of a tile to 16 * B columns of R rows.
 template <int R, int B>
-static inline void add_whole_values(const float *weights, const TileRows &rows, int32_t dim,
-                                    int32_t padded, int32_t column, float *sums, Ahead &ahead) {
-  WordSums y[R][B];
+static inline void add_whole_values(const float *weights, const int8_t *values, int32_t count,
+                                    int64_t columns, int32_t padded, float *sums,
+                                    Ahead &ahead) {
+  Ints high[R][B], low[R][B];
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      y[r][b] = no_word_sums();
+      high[r][b] = low[r][b] = no_ints();
   }
-  for (int32_t t = 0; t < rows.count; t += 2) {
-    ahead.fetch_row();
-    ahead.fetch_row();
-    // The weight of a token too many is 0.
-    const char *pair[2] = {rows.values[t], rows.values[t + 1 < rows.count ? t + 1 : t]};
-    int8_t padding[2][LANES] = {};
+  for (int32_t t = 0; t < count; t += 4, values += columns * 4) {
+    for (int i = 0; i < 4; ++i)
+      ahead.fetch_row();
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b) {
-      const int8_t *numbers[2];
-      for (int i = 0; i < 2; ++i) {
-        numbers[i] = reinterpret_cast<const int8_t *>(pair[i]) + column + b * LANES;
-        if (B == 1 && dim - column < LANES) {
-          __builtin_memcpy(padding[i], numbers[i], static_cast<size_t>(dim - column));
-          numbers[i] = padding[i];
-        }
-      }
-      const Words v = pair_words(numbers[0], numbers[1]);
+      const Bytes four = load_bytes(reinterpret_cast<const uint8_t *>(values) + 64 * b);
       HYBRID_UNROLL
-      for (int r = 0; r < R; ++r)
-        y[r][b] = dot_words(
-            y[r][b], v, reinterpret_cast<const int16_t *>(weights + r * ATTENTION_TILE) + t);
+      for (int r = 0; r < R; ++r) {
+        const uint8_t *bytes =
+            reinterpret_cast<const uint8_t *>(weights + r * ATTENTION_TILE) + t;
+        high[r][b] = dot4_raised(high[r][b], bytes, four);
+        low[r][b] = dot4_raised(low[r][b], bytes + ATTENTION_TILE, four);
+      }
     }
   }
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
+    const Floats unit = set1(weights[r * ATTENTION_TILE + LANES]);
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b) {
-      float *sum = sums + r * padded + column + b * LANES;
-      const Floats scale = set1(weights[r * ATTENTION_TILE + LANES]);
-      store(sum, fma(word_floats(y[r][b]), scale, load(sum)));
+      float *sum = sums + r * padded + b * LANES;
+      const Floats whole = fma(to_floats(high[r][b]), set1(256.0f), to_floats(low[r][b]));
+      store(sum, fma(whole, unit, load(sum)));
     }
   }
 }

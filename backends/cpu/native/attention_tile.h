@@ -64,6 +64,7 @@ static inline void find_rows(const AttentionTask &task, int32_t first, int32_t l
   for_runs(task, first, rows.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
     const char *key = cell + (head + slot) * row_bytes;
     for (int32_t i = 0; i < n; ++i, key += row_bytes) {
+      asm(""); // or GCC scatters vectors of pointers, which takes longer
       rows.keys[t + i] = key;
       rows.values[t + i] = key + task.pool->kv_stride;
     }

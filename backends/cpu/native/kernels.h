@@ -19,7 +19,7 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
     return padded * 4;
   if (format == FORMAT_BF16)
     return padded * 2;
-  return round_up(padded + padded / GROUP * 8, 64);
+  return round_up(padded + padded / GROUP * 8 + (format == FORMAT_INT4 ? 4 : 0), 64);
 }
 
 // Rows that a product's tile takes at most.
@@ -121,7 +121,8 @@ constexpr int32_t ATTENTION_PART = 512;
 // Floats of scratch for `attend`.
 constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
   const int64_t padded = round_up(head_dim, LANES);
-  return rows * (padded + ATTENTION_TILE) + ATTENTION_TILE * padded;
+  // K of a tile, or K and V in bytes, V's columns padded to 64.
+  return rows * (padded + ATTENTION_TILE) + ATTENTION_TILE * round_up(head_dim, 4 * LANES);
 }
 
 extern const Kernels kernels_portable;

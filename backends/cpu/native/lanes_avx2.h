@@ -11,8 +11,6 @@ struct Bytes {
   __m256i low, high;
 };
 using Pairs = Bytes;
-using Words = Bytes;
-using WordSums = Bytes; // lanes in their own order
 
 static inline __m256i lanes_below(int n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -51,6 +49,7 @@ HYBRID_BOTH(min, _mm256_min_ps)
 static inline Floats fma(Floats a, Floats b, Floats c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
+static inline Floats inverse(Floats a) { return div(set1(1.0f), a); }
 static inline Floats magnitude(Floats a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
@@ -65,6 +64,18 @@ static inline __m256 power_of_2(__m256 n) {
 }
 static inline Floats times_power_of_2(Floats x, Floats n) {
   return {_mm256_mul_ps(x.low, power_of_2(n.low)), _mm256_mul_ps(x.high, power_of_2(n.high))};
+}
+static inline __m256 plus_bits(__m256 x, int32_t bits) {
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(bits)));
+}
+static inline Floats raised(Floats x, int32_t exponent) {
+  return {plus_bits(x.low, exponent), plus_bits(x.high, exponent)};
+}
+static inline Floats power_above(Floats x) {
+  const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+  return {_mm256_and_ps(plus_bits(x.low, 0x7fffff), mask),
+          _mm256_and_ps(plus_bits(x.high, 0x7fffff), mask)};
 }
 static inline Floats zero_below(Floats x, float limit, Floats value) {
   const __m256 least = _mm256_set1_ps(limit);
@@ -140,10 +151,18 @@ static inline void store_s8(int8_t *p, Floats x) {
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
 }
-static inline void store_s16(int16_t *p, Floats x) {
-  __m256i words =
-      _mm256_packs_epi32(_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high));
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm256_permute4x64_epi64(words, 0xd8));
+static inline void store_bytes(uint8_t *p, __m256i low, __m256i high) {
+  const __m256i mask = _mm256_set1_epi32(255);
+  __m256i words = _mm256_packs_epi32(_mm256_and_si256(low, mask), _mm256_and_si256(high, mask));
+  words = _mm256_permute4x64_epi64(words, 0xd8);
+  __m128i bytes =
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
+}
+static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
+  const __m256i first = _mm256_cvtps_epi32(x.low), second = _mm256_cvtps_epi32(x.high);
+  store_bytes(high, _mm256_srli_epi32(first, 8), _mm256_srli_epi32(second, 8));
+  store_bytes(low, first, second);
 }
 static inline void store_raised(uint8_t *p, Floats x) {
   const __m256i top = _mm256_set1_epi8(-128);
@@ -173,40 +192,46 @@ static inline Bytes high_nibbles(Bytes a) {
           _mm256_and_si256(_mm256_srli_epi16(a.high, 4), mask)};
 }
 // In 16 bits, not by maddubs, whose sums of two saturate.
-static inline __m256i dots(__m256i a, __m256i w, __m256i four) {
-  __m256i first = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w));
-  __m256i second = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(w, 1));
-  __m256i sums =
-      _mm256_hadd_epi32(_mm256_madd_epi16(first, four), _mm256_madd_epi16(second, four));
-  return _mm256_add_epi32(a, sums);
+static inline __m256i dots(__m256i a, __m256i first, __m256i second, __m256i four) {
+  return _mm256_add_epi32(
+      a, _mm256_hadd_epi32(_mm256_madd_epi16(first, four), _mm256_madd_epi16(second, four)));
 }
-static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
+static inline __m256i unsigned_dots(__m256i a, __m256i w, __m256i four) {
+  return dots(a, _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w)),
+              _mm256_cvtepu8_epi16(_mm256_extracti128_si256(w, 1)), four);
+}
+static inline __m256i signed_dots(__m256i a, __m256i w, __m256i four) {
+  return dots(a, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(w)),
+              _mm256_cvtepi8_epi16(_mm256_extracti128_si256(w, 1)), four);
+}
+static inline __m128i four_bytes(const void *p) {
   int32_t bytes;
   __builtin_memcpy(&bytes, p, 4);
-  __m256i four = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(bytes)));
-  return {dots(a.low, w.low, four), dots(a.high, w.high, four)};
+  return _mm_cvtsi32_si128(bytes);
 }
-static inline __m256i extended(const int8_t *p) {
-  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
+  __m256i four = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(four_bytes(p)));
+  return {unsigned_dots(a.low, w.low, four), unsigned_dots(a.high, w.high, four)};
 }
-static inline __m256i eight_pairs(const int8_t *a, const int8_t *b) {
-  return _mm256_blend_epi16(extended(a), _mm256_slli_epi32(extended(b), 16), 0xaa);
+static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+  __m256i four = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(four_bytes(p)));
+  return {signed_dots(a.low, v.low, four), signed_dots(a.high, v.high, four)};
 }
-static inline Words pair_words(const int8_t *a, const int8_t *b) {
-  return {eight_pairs(a, b), eight_pairs(a + 8, b + 8)};
-}
-static inline WordSums no_word_sums() {
-  return {_mm256_setzero_si256(), _mm256_setzero_si256()};
-}
-static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
-  int32_t bits;
-  __builtin_memcpy(&bits, p, 4);
-  const __m256i two = _mm256_set1_epi32(bits);
-  return {_mm256_add_epi32(a.low, _mm256_madd_epi16(w.low, two)),
-          _mm256_add_epi32(a.high, _mm256_madd_epi16(w.high, two))};
-}
-static inline Floats word_floats(WordSums a) {
-  return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
+static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
+  for (int i = 0; i < 64; i += 16) {
+    __m128i row[4];
+    for (int j = 0; j < 4; ++j)
+      row[j] = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows[j] + i));
+    const __m128i low[2] = {_mm_unpacklo_epi8(row[0], row[1]),
+                            _mm_unpacklo_epi8(row[2], row[3])};
+    const __m128i high[2] = {_mm_unpackhi_epi8(row[0], row[1]),
+                             _mm_unpackhi_epi8(row[2], row[3])};
+    __m128i *out = reinterpret_cast<__m128i *>(quads + i * 4);
+    _mm_storeu_si128(out, _mm_unpacklo_epi16(low[0], low[1]));
+    _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(low[0], low[1]));
+    _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(high[0], high[1]));
+    _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(high[0], high[1]));
+  }
 }
 static inline Pairs load_pairs(const uint16_t *p) {
   return load_bytes(reinterpret_cast<const uint8_t *>(p));

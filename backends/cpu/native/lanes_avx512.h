@@ -4,8 +4,6 @@ using Floats = __m512;
 using Ints = __m512i;
 using Bytes = __m512i;
 using Pairs = __m512i;
-using Words = __m512i;
-using WordSums = __m512i;
 
 static inline __mmask16 first_lanes(int n) {
   return n >= 16 ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
@@ -25,6 +23,10 @@ static inline Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
 static inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+static inline Floats inverse(Floats a) {
+  const Floats near = _mm512_rcp14_ps(a); // and a step of Newton's
+  return fma(near, _mm512_fnmadd_ps(a, near, set1(1.0f)), near);
+}
 static inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 static inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 static inline Floats magnitude(Floats a) { return _mm512_abs_ps(a); }
@@ -32,6 +34,14 @@ static inline Floats nearest(Floats a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 static inline Floats times_power_of_2(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+static inline Floats raised(Floats x, int32_t exponent) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(exponent)));
+}
+static inline Floats power_above(Floats x) {
+  __m512i bits = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffff));
+  return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0x7f800000)));
+}
 static inline Floats zero_below(Floats x, float limit, Floats value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), value);
 }
@@ -86,9 +96,11 @@ static inline void store_s8(int8_t *p, Floats x) {
       _mm512_cmp_epi32_mask(whole, _mm512_set1_epi32(-128), _MM_CMPINT_NLE), whole);
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(whole));
 }
-static inline void store_s16(int16_t *p, Floats x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
-                      _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
+  const __m512i whole = _mm512_cvtps_epi32(x);
+  const __m512i upper = _mm512_srli_epi32(whole, 8);
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(high), _mm512_cvtepi32_epi8(upper));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(low), _mm512_cvtepi32_epi8(whole));
 }
 static inline void store_raised(uint8_t *p, Floats x) {
   const __m512i top = _mm512_set1_epi8(-128);
@@ -112,20 +124,28 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(four)));
   return a;
 }
-static inline __m512i widened(const int8_t *p) {
-  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-}
-static inline Words pair_words(const int8_t *a, const int8_t *b) {
-  return _mm512_mask_blend_epi16(0xaaaaaaaau, widened(a), _mm512_slli_epi32(widened(b), 16));
-}
-static inline WordSums no_word_sums() { return _mm512_setzero_si512(); }
-static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
-  int32_t two;
-  __builtin_memcpy(&two, p, 4);
-  asm("vpdpwssd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(two)));
+static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(_mm512_set1_epi32(four)), "v"(v));
   return a;
 }
-static inline Floats word_floats(WordSums a) { return _mm512_cvtepi32_ps(a); }
+static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
+  // Columns 4i..4i+3 come from the part of a register where unpacking leaves them.
+  const __m512i parts =
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i row[4];
+  for (int i = 0; i < 4; ++i)
+    row[i] = _mm512_permutexvar_epi32(parts, _mm512_loadu_si512(rows[i]));
+  const __m512i low[2] = {_mm512_unpacklo_epi8(row[0], row[1]),
+                          _mm512_unpacklo_epi8(row[2], row[3])};
+  const __m512i high[2] = {_mm512_unpackhi_epi8(row[0], row[1]),
+                           _mm512_unpackhi_epi8(row[2], row[3])};
+  _mm512_storeu_si512(quads, _mm512_unpacklo_epi16(low[0], low[1]));
+  _mm512_storeu_si512(quads + 64, _mm512_unpackhi_epi16(low[0], low[1]));
+  _mm512_storeu_si512(quads + 128, _mm512_unpacklo_epi16(high[0], high[1]));
+  _mm512_storeu_si512(quads + 192, _mm512_unpackhi_epi16(high[0], high[1]));
+}
 static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
   int32_t two;

@@ -13,10 +13,6 @@ struct Bytes {
 struct Pairs {
   uint16_t lane[32];
 };
-struct Words {
-  int16_t lane[32];
-};
-using WordSums = Ints;
 
 #define HYBRID_EACH for (int i = 0; i < 16; ++i)
 
@@ -56,6 +52,8 @@ static inline Floats div(Floats a, Floats b) {
   HYBRID_EACH a.lane[i] /= b.lane[i];
   return a;
 }
+// 1 / a, to within a bit or two, for a and 1 / a in float32's normal range.
+static inline Floats inverse(Floats a) { return div(set1(1.0f), a); }
 static inline Floats fma(Floats a, Floats b, Floats c) {
   HYBRID_EACH a.lane[i] = a.lane[i] * b.lane[i] + c.lane[i];
   return a;
@@ -84,6 +82,29 @@ static inline Floats times_power_of_2(Floats x, Floats n) {
     float factor;
     __builtin_memcpy(&factor, &bits, 4);
     x.lane[i] *= factor;
+  }
+  return x;
+}
+static inline float plus_bits(float x, int32_t more) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  bits += more;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+// x * 2^n, given n * 2^23 with n >= 0; of 0 next to nothing: 2^(n - 127), or 0 for n = 0.
+static inline Floats raised(Floats x, int32_t exponent) {
+  HYBRID_EACH x.lane[i] = plus_bits(x.lane[i], exponent);
+  return x;
+}
+// The least power of two that is not below x, for x in 2^-126..2^127.
+static inline Floats power_above(Floats x) {
+  HYBRID_EACH {
+    float above = plus_bits(x.lane[i], 0x7fffff);
+    int32_t bits;
+    __builtin_memcpy(&bits, &above, 4);
+    bits &= 0x7f800000;
+    __builtin_memcpy(&x.lane[i], &bits, 4);
   }
   return x;
 }
@@ -165,14 +186,14 @@ static inline void store_s8(int8_t *p, Floats x) {
     p[i] = y >= -127.0f && y <= 127.0f ? static_cast<int8_t>(y) : 0;
   }
 }
-// Rounds to nearest even; x is in -32767..32767 already.
-static inline void store_s16(int16_t *p, Floats x) {
-  int16_t words[16];
+// Upper and lower bytes of x in 0..65535, rounded to nearest even.
+static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
   HYBRID_EACH {
     float y = __builtin_nearbyintf(x.lane[i]);
-    words[i] = y >= -32767.0f && y <= 32767.0f ? static_cast<int16_t>(y) : 0;
+    int32_t whole = y >= 0.0f && y <= 65535.0f ? static_cast<int32_t>(y) : 0;
+    high[i] = static_cast<uint8_t>(whole >> 8);
+    low[i] = static_cast<uint8_t>(whole);
   }
-  __builtin_memcpy(p, words, sizeof words);
 }
 // The bits of x, the highest of each byte flipped: signed bytes + 128.
 static inline void store_raised(uint8_t *p, Floats x) {
@@ -211,24 +232,18 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   HYBRID_EACH for (int j = 0; j < 4; ++j) a.lane[i] += w.lane[4 * i + j] * p[j];
   return a;
 }
-// 16 numbers at a, each followed by its like at b.
-static inline Words pair_words(const int8_t *a, const int8_t *b) {
-  Words y;
-  HYBRID_EACH {
-    y.lane[2 * i] = a[i];
-    y.lane[2 * i + 1] = b[i];
-  }
-  return y;
-}
-static inline WordSums no_word_sums() { return WordSums{}; }
-// Adds to each lane its two words times the two at p.
-static inline WordSums dot_words(WordSums a, Words w, const int16_t *p) {
-  int16_t two[2];
-  __builtin_memcpy(two, p, sizeof two);
-  HYBRID_EACH for (int j = 0; j < 2; ++j) a.lane[i] += w.lane[2 * i + j] * two[j];
+// Adds to each lane its four signed bytes times the four at p.
+static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+  HYBRID_EACH for (int j = 0; j < 4; ++j)
+      a.lane[i] += static_cast<int8_t>(v.lane[4 * i + j]) * p[j];
   return a;
 }
-static inline Floats word_floats(WordSums a) { return to_floats(a); }
+// 64 numbers of four rows, those of a column side by side.
+static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
+  for (int i = 0; i < 64; ++i)
+    for (int j = 0; j < 4; ++j)
+      quads[4 * i + j] = rows[j][i];
+}
 static inline Pairs load_pairs(const uint16_t *p) {
   Pairs y;
   __builtin_memcpy(y.lane, p, 64);

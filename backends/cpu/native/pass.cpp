@@ -247,10 +247,9 @@ void Pass::row_op(const Op &op, Range rows, int32_t thread) {
 
 LinearTask Pass::linear_task(const Op &op, int64_t first_row) const {
   const Weight &weight = model_.weights_[static_cast<size_t>(op.weight)];
-  const int32_t format = weight.format == FORMAT_INT4 ? int32_t{FORMAT_INT8} : weight.format;
   LinearTask task = {};
   task.weight = &weight;
-  task.in_stride = activation_stride(format, weight.columns);
+  task.in_stride = activation_stride(weight.format, weight.columns);
   task.in = row(op.in, first_row, task.in_stride);
   task.out_stride = weight.rows;
   task.out = op.flags & FLAG_LOGITS

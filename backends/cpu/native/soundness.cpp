@@ -13,19 +13,16 @@ bool fits(const ModelConfig &config, int64_t offset, int64_t row_bytes) {
          row_bytes <= (config.arena_bytes - offset) / config.unit_tokens;
 }
 
-bool is_activation(int32_t format) {
-  return format == FORMAT_F32 || format == FORMAT_BF16 || format == FORMAT_INT8;
-}
-
-int32_t activation_for(const Weight &weight) {
-  return weight.format == FORMAT_INT4 ? int32_t{FORMAT_INT8} : weight.format;
+bool is_format(int32_t format) {
+  return format == FORMAT_F32 || format == FORMAT_BF16 || format == FORMAT_INT8 ||
+         format == FORMAT_INT4;
 }
 
 bool is_sound_linear(const ModelConfig &config, const Op &op) {
   if (op.weight < 0 || op.weight >= config.num_weights)
     return false;
   const Weight &weight = config.weights[op.weight];
-  if (!fits(config, op.in, activation_stride(activation_for(weight), weight.columns)))
+  if (!fits(config, op.in, activation_stride(weight.format, weight.columns)))
     return false;
   if (op.flags & FLAG_LOGITS)
     return weight.rows == config.vocab_size && (op.flags & FLAG_ROWS) &&
@@ -50,7 +47,7 @@ bool is_sound_row_op(const ModelConfig &config, const Op &op) {
       is_select ? int64_t{op.width} * 4 : activation_stride(op.format, op.width);
   if (op.kind == OP_NORM && (op.norm < 0 || op.norm >= config.num_vectors))
     return false;
-  return op.width > 0 && is_activation(op.format) && fits(config, op.in, in_bytes) &&
+  return op.width > 0 && is_format(op.format) && fits(config, op.in, in_bytes) &&
          fits(config, op.out, out_bytes);
 }
 

@@ -4,8 +4,12 @@
 #define HYBRID_UNROLL _Pragma("GCC unroll 8")
 #define HYBRID_UNROLL_16 _Pragma("GCC unroll 16")
 
+#include "quantise.h"
 #include "activation.h"
+#include "product_of_floats.h"
+#include "product_of_groups.h"
 #include "linear.h"
+#include "embedding.h"
 #include "rope.h"
 #include "attention_tile.h"
 #include "attention_int8.h"

@@ -1,0 +1,122 @@
+// Rows of float32 into eight bits, by groups of 32; see abi.h for how they lie.
+
+// Groups side by side: what a group is scaled by is no chain of steps within one register.
+template <int N> struct Most {
+  static constexpr int32_t groups = N;
+};
+
+// Runs f(most, first, count) over up to sixteen groups at a time.
+template <class F> static inline void by_sixteens(int32_t num_groups, F f) {
+  for (int32_t first = 0; first < num_groups; first += LANES) {
+    const int32_t count = num_groups - first;
+    if (count >= LANES)
+      f(Most<16>{}, first, int32_t{LANES});
+    else if (count > 2)
+      f(Most<16>{}, first, count);
+    else
+      f(Most<2>{}, first, count);
+  }
+}
+
+// The largest magnitude of each group; `at(i)` gives 16 numbers from i on, 0 beyond the
+// width. `broken` becomes no number if one of them is none, or infinite.
+template <class N, class At>
+static inline Floats largest_of_groups(N, At at, int32_t first, int32_t count,
+                                       Floats &broken) {
+  Floats rows[LANES];
+  HYBRID_UNROLL_16
+  for (int32_t g = 0; g < LANES; ++g) {
+    rows[g] = set1(0.0f);
+    if (g >= N::groups || g >= count)
+      continue;
+    const Floats low = at((first + g) * GROUP), high = at((first + g) * GROUP + LANES);
+    rows[g] = max(magnitude(low), magnitude(high));
+    broken = fma(low, set1(0.0f), fma(high, set1(0.0f), broken));
+  }
+  return largest_of_each(rows);
+}
+
+// Puts each group times its factor; gives the sums of what was put.
+template <class N, class At>
+static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats factors,
+                                int8_t *quanta) {
+  float factor[LANES];
+  store(factor, factors);
+  Floats rows[LANES];
+  HYBRID_UNROLL_16
+  for (int32_t g = 0; g < LANES; ++g) {
+    rows[g] = set1(0.0f);
+    if (g >= N::groups || g >= count)
+      continue;
+    const int32_t i = (first + g) * GROUP;
+    const Floats low = nearest(mul(at(i), set1(factor[g])));
+    const Floats high = nearest(mul(at(i + LANES), set1(factor[g])));
+    store_s8(quanta + i, low);
+    store_s8(quanta + i + LANES, high);
+    rows[g] = add(low, high);
+  }
+  return sum_of_each(rows);
+}
+
+// Below this 127 / largest overflows: groups that are zeros for every purpose.
+constexpr float LEAST_LARGEST = 1e-36f;
+
+template <class At> static inline void put_scaled_groups(At at, int32_t width, char *out) {
+  const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
+  const int32_t num_groups = padded / GROUP;
+  float *scales = reinterpret_cast<float *>(out + padded);
+  int32_t *starts = reinterpret_cast<int32_t *>(scales + num_groups);
+  Floats broken = set1(0.0f);
+  by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
+    const Floats top = largest_of_groups(most, at, first, count, broken);
+    const Floats scale = zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f)));
+    const Floats factor = zero_below(top, LEAST_LARGEST, div(set1(127.0f), top));
+    const Floats exact =
+        put_quanta(most, at, first, count, factor, reinterpret_cast<int8_t *>(out));
+    float sums[LANES]; // such that no number becomes one
+    store(sums, max(exact, set1(-127.0f * GROUP)));
+    store_part(scales + first, scale, count);
+    for (int32_t g = 0; g < count; ++g)
+      starts[first + g] = -128 * static_cast<int32_t>(sums[g]);
+  });
+  const float poison = sum(broken);
+  if (poison != 0.0f) // no number: nor is anything made of this row
+    for (int32_t g = 0; g < num_groups; ++g)
+      scales[g] = poison;
+}
+
+// A power of two for every group saves the product's inner loop a multiplication, and costs
+// a bit of q at most. A group's step is no less than the row's largest times this: a row's products then stay
+// far from what float32 can hold, and a smaller group is zeros beside the largest.
+constexpr float LEAST_STEP = 0x1p-64f;
+constexpr float LEAST_UNIT = 0x1p-126f;
+
+template <class At> static inline void put_raised_groups(At at, int32_t width, char *out) {
+  const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
+  const int32_t num_groups = padded / GROUP;
+  int32_t *exponents = reinterpret_cast<int32_t *>(out + padded);
+  float *group_sums = reinterpret_cast<float *>(exponents + num_groups);
+  float *steps = group_sums; // until these are known
+  Floats broken = set1(0.0f), largest_step = set1(0.0f);
+  by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
+    const Floats top = largest_of_groups(most, at, first, count, broken);
+    const Floats step = power_above(mul(top, set1(1.0f / 127.0f)));
+    largest_step = max(largest_step, step);
+    store_part(steps + first, step, count);
+  });
+  const float poison = sum(broken);
+  const Floats least = max(mul(largest_step, set1(LEAST_STEP)), set1(LEAST_UNIT));
+  const float unit = poison == 0.0f ? largest(least) : LEAST_UNIT;
+  by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
+    const Floats step = max(load_part(steps + first, count), set1(unit));
+    const Floats above = mul(step, set1(1.0f / unit));
+    const Floats sums = put_quanta(most, at, first, count, div(set1(1.0f), step),
+                                   reinterpret_cast<int8_t *>(out));
+    store_part(group_sums + first, mul(sums, above), count);
+    int32_t bits[LANES];
+    store(reinterpret_cast<float *>(bits), above);
+    for (int32_t g = 0; g < count; ++g)
+      exponents[first + g] = bits[g] - 0x3f800000; // those of 1
+  });
+  group_sums[num_groups] = unit + poison;
+}
