@@ -1,6 +1,6 @@
 """A safetensors file mapped into memory: arrays without a copy, and without torch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,25 +13,15 @@ from .safetensors_index import TensorEntry, read_safetensors_header
 class SafetensorsMap:
     """The tensors of one file as read-only bytes.
 
-    Args:
-        file: is mapped.
-        read: gives its bytes otherwise.
-
     Raises:
         CheckpointError: the file is missing, truncated or none of safetensors.
     """
 
-    def __init__(
-        self,
-        file: Path,
-        read: Callable[[Path], NDArray[np.uint8]] | None = None,
-    ) -> None:
+    def __init__(self, file: Path) -> None:
         self.entries: Final[Mapping[str, TensorEntry]] = {
             entry.name: entry for entry in read_safetensors_header(file)
         }
-        self._bytes: Final = (
-            read(file) if read else np.asarray(np.memmap(file, np.uint8, "r"))
-        )
+        self._bytes: Final = np.asarray(np.memmap(file, np.uint8, "r"))
 
     def bytes_of(self, name: str) -> NDArray[np.uint8]:
         """Give the bytes of a tensor: a flat view of the file.

@@ -32,7 +32,6 @@ from .engine_directory import (
     is_newer,
     read_engine,
 )
-from .weight_pages import FileReader
 
 log = structlog.get_logger()
 
@@ -47,7 +46,6 @@ def find_or_build(
     options: BuildOptions,
     progress: ProgressCallback | None = None,
     check: EngineCheck | None = None,
-    read: FileReader | None = None,
 ) -> BuiltEngine:
     """Give the engine of a model: a built one as it is, a kept one, or a new one.
 
@@ -58,7 +56,6 @@ def find_or_build(
         options: what is wanted.
         progress: told of a build.
         check: asked of a new engine before it is kept.
-        read: gives the weights of what is returned; ``None``: they are mapped.
 
     Raises:
         UnsupportedFeature: the kernels cannot run this model; says why.
@@ -67,7 +64,7 @@ def find_or_build(
             is no place to build one.
     """
     if source.format is CheckpointFormat.COMPILED:
-        engine = read_engine(source.path, read)
+        engine = read_engine(source.path)
         _check_quantization(engine, options)
         return _with_cache_of(engine, options)
 
@@ -76,8 +73,8 @@ def find_or_build(
 
     if config.cache_dir is not None:
         try:
-            kept = _find_kept(config.cache_dir, source, options, read)
-            kept = kept or _keep(config.cache_dir, source, options, build, read)
+            kept = _find_kept(config.cache_dir, source, options)
+            kept = kept or _keep(config.cache_dir, source, options, build)
             return _with_cache_of(kept, options)
         except OSError as error:
             log.warning(
@@ -86,14 +83,11 @@ def find_or_build(
                 cache_dir=str(config.cache_dir),
                 why=str(error),
             )
-    return _build_unkept(source, build, read)
+    return _build_unkept(source, build)
 
 
 def _find_kept(
-    cache_dir: Path,
-    source: ModelSource,
-    options: BuildOptions,
-    read: FileReader | None,
+    cache_dir: Path, source: ModelSource, options: BuildOptions
 ) -> BuiltEngine | None:
     """Find what was built before.
 
@@ -102,10 +96,9 @@ def _find_kept(
     """
     asked = options.asked_quantization
     for quantization in QUANTIZATIONS if asked == AUTO else (asked,):
-        directory = cache_dir / _directory_name(source, quantization)
-        engine = _read_kept(directory, source)
+        engine = _read_kept(cache_dir / _directory_name(source, quantization), source)
         if engine and quantization in (asked, engine.auto_quantization):
-            return _read_kept(directory, source, read) if read else engine
+            return engine
     return None
 
 
@@ -114,7 +107,6 @@ def _keep(
     source: ModelSource,
     options: BuildOptions,
     build: Callable[[Path], None],
-    read: FileReader | None,
 ) -> BuiltEngine:
     # Imported here, as below.
     from .engine_build import find_auto_quantization  # noqa: PLC0415
@@ -126,17 +118,15 @@ def _keep(
     keep_directory(target, build, lambda path: _read_kept(path, source) is not None)
     log.info("cpu.engine_built", model=source.name, directory=str(target))
     _remove_outdated(cache_dir, source)
-    return read_engine(target, read)
+    return read_engine(target)
 
 
-def _build_unkept(
-    source: ModelSource, build: Callable[[Path], None], read: FileReader | None
-) -> BuiltEngine:
-    # A mapped file stays for as long as it is mapped, its name goes at once.
+def _build_unkept(source: ModelSource, build: Callable[[Path], None]) -> BuiltEngine:
+    # The mapped file stays for as long as it is mapped, its name goes at once.
     try:
         with tempfile.TemporaryDirectory(prefix="hybrid-cpu-") as folder:
             build(Path(folder))
-            return read_engine(Path(folder), read)
+            return read_engine(Path(folder))
     except OSError as error:
         raise ConfigError(
             f"the engine of {source.name} cannot be built in {tempfile.gettempdir()} "
@@ -185,14 +175,12 @@ def _directory_name(source: ModelSource, quantization: str) -> str:
     return f"{name[:_MAX_NAME_CHARACTERS]}-{quantization}-{digest}"
 
 
-def _read_kept(
-    directory: Path, source: ModelSource, read: FileReader | None = None
-) -> BuiltEngine | None:
+def _read_kept(directory: Path, source: ModelSource) -> BuiltEngine | None:
     """Read a kept engine; ``None``: it is not there, or no longer whole."""
     if not directory.is_dir():
         return None
     try:
-        engine = read_engine(directory, read)
+        engine = read_engine(directory)
     except CheckpointError as error:
         why = str(error)
     else:

@@ -4,15 +4,14 @@
 <dir>/weights.safetensors     packed weights, 64-byte aligned
 <dir>/config.json, tokenizer  the model's own, so that the directory is a model
 
-Reading one imports no library of models, and no weight is read unless one says how.
-The kernels write where the plan says: the stored one must be that of shape and formats,
-which is made again.
+Reading one imports no library of models and reads no weight. The kernels write where
+the plan says: the stored one must be that of shape and formats, which is made again.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +31,6 @@ from .model_shape import CpuModelShape, is_count
 from .placed_plan import PlacedOp, PlacedPlan, place_plan
 from .plan import WeightSpec, plan_model, weight_specs
 from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
-from .weight_pages import FileReader
 
 MANIFEST_NAME: Final = "hybrid_cpu_engine.json"
 WEIGHTS_NAME: Final = "weights.safetensors"
@@ -46,7 +44,7 @@ _REBUILD: Final = "build it again with `hybrid build MODEL -o DIR`"
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """One matrix as the kernels read it; arrays are read-only views of the file."""
+    """One matrix as the kernels read it; arrays are read-only, of the file at first."""
 
     name: str
     format: Format
@@ -98,14 +96,14 @@ class BuiltEngine:
     ops: tuple[PlacedOp, ...] = field(repr=False)
     weights: tuple[PackedWeight, ...] = field(repr=False)
     vectors: tuple[NDArray[np.float32], ...] = field(repr=False)
-    """Norms, in the order that ops name them; read-only views of the file."""
+    """Norms, in the order that ops name them; read-only."""
     memory: MemoryReport
     source_fingerprint: str = field(repr=False)
     """Of the files that it was built from."""
     auto_quantization: str
     """What ``auto`` comes to for those files."""
     is_mapped: bool = True
-    """Weights are pages of the file."""
+    """Weights are pages of the file; see ``weight_pages``."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -120,12 +118,8 @@ class BuiltEngine:
         return NUM_KV * shape.num_layers * cell
 
 
-def read_engine(directory: Path, read: FileReader | None = None) -> BuiltEngine:
-    """Read a built engine.
-
-    Args:
-        directory: it lies there.
-        read: gives its weights; ``None``: they are mapped.
+def read_engine(directory: Path) -> BuiltEngine:
+    """Map a built engine.
 
     Raises:
         CheckpointError: it was built by another version, is damaged or incomplete, or
@@ -136,18 +130,14 @@ def read_engine(directory: Path, read: FileReader | None = None) -> BuiltEngine:
         raise CheckpointError(f"{directory} has no {MANIFEST_NAME}; {_REBUILD}")
     _check_versions(directory, manifest)
     _check_config(directory, manifest)
+    weights = SafetensorsMap(directory / WEIGHTS_NAME)
     try:
-        weights = SafetensorsMap(directory / WEIGHTS_NAME, read)
-    except OSError as error:
-        raise CheckpointError(f"{directory / WEIGHTS_NAME}: {error}") from error
-    try:
-        engine = _engine(directory, manifest, weights)
+        return _engine(directory, manifest, weights)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{directory / MANIFEST_NAME} and {WEIGHTS_NAME} do not fit: "
             f"{type(error).__name__}: {shown(str(error))}; {_REBUILD}"
         ) from error
-    return replace(engine, is_mapped=read is None)
 
 
 def config_digest(directory: Path) -> str:

@@ -29,7 +29,7 @@ from .native_library import (
 from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
-from .weight_pages import reader_of
+from .weight_pages import place_weights
 
 log = structlog.get_logger()
 
@@ -137,8 +137,8 @@ def _native(wanted: Wanted) -> Runner:
             is_rounded=is_rounded,
             num_threads=config.num_threads,
         ),
-        reader_of(wanted.options.weight_pages),
     )
+    engine = place_weights(engine, wanted.options.weight_pages)
     return NativeRunner(library, engine, config)
 
 

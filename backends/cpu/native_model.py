@@ -33,7 +33,7 @@ class NativeModel:
         self, library: NativeLibrary, engine: BuiltEngine, *, num_threads: int
     ) -> None:
         self._library: Final = library
-        # The kernels read weights and vectors where the file is mapped, and the pool;
+        # The kernels read weights and vectors where they are, and the pool;
         # all else they copy.
         self._engine: BuiltEngine | None = engine
         self._cells: KVCells | None = None

@@ -17,7 +17,7 @@ def make_rows(
 ) -> _Array:
     """Make random rows: uint8 ``[rows, stride]``, padded with zeros.
 
-    INT8 rows hold -127 and 127 runs: sums in too few bits overflow there.
+    Rows of 8 bits hold runs of -127 and 127: sums in too few bits overflow there.
     """
     raw = np.zeros((rows, activation_stride(kind, columns)), np.uint8)
     values = random.normal(size=(rows, columns))
@@ -94,7 +94,7 @@ def _read_groups(kind: Format, raw: _Array, padded: int) -> _Array:
         n, unit = whole[:, first] >> 23, floats[:, [groups * 10]].astype(np.float64)
         is_whole = np.isfinite(unit[:, 0])
         assert (n << 23 == whole[:, first]).all()
-        assert ((n >= 0) & (n <= 64))[is_whole].all()
+        assert ((n >= 0) & (n <= 64)).all()
         assert (floats[:, second] == sums * 2.0**n)[is_whole].all()
         assert (np.frexp(unit[is_whole])[0] == 0.5).all()
         scales = unit * 2.0**n

@@ -16,8 +16,8 @@ from tests.backends.row_ops import RowOp
 _Array = NDArray[Any]
 KINDS = [OpKind.NORM, OpKind.CONVERT, OpKind.SILU_MUL]
 FORMATS = list(Format)
-LARGEST = 5e36
-"""Such that a group's sum is still a float32."""
+LARGEST = 3e38
+"""Nearly what float32 and bfloat16 can say."""
 
 
 def make_op(kind: OpKind, form: Format, width: int) -> RowOp:
@@ -56,6 +56,24 @@ def test_rows_are_computed(  # noqa: PLR0917 - pytest gives them by name
     """Any width and any format, numbers small and large."""
     row_op = make_op(kind, form, width)
     x = make_input(row_op, rows, seed, scale)
+    row_op.check(row_op.run(variant, x), x)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", [Format.INT8, Format.INT4])
+@settings(max_examples=25, deadline=None)
+@given(
+    powers=st.lists(st.none() | st.integers(-120, 100), min_size=2, max_size=40),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_groups_may_be_far_apart(
+    variant: str, form: Format, powers: list[int | None], seed: int
+) -> None:
+    """Zeros beside the largest; what is too small beside these becomes zeros."""
+    row_op = make_op(OpKind.CONVERT, form, 32 * len(powers))
+    scales = np.repeat([0.0 if n is None else 2.0**n for n in powers], 32)
+    x = np.random.default_rng(seed).normal(size=(3, len(scales))) * scales
+    x = x.astype(np.float32)
     row_op.check(row_op.run(variant, x), x)
 
 

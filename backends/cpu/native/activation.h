@@ -29,7 +29,7 @@ static inline void put_row(At at, int32_t width, int32_t format, char *out) {
   } else if (format == FORMAT_INT8) {
     put_scaled_groups(at, width, out);
   } else {
-    put_raised_groups(at, width, out);
+    put_stepped_groups(at, width, out);
   }
 }
 

@@ -210,7 +210,6 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     find_tile(i + TILES_AHEAD);
     Ahead next_keys = {ahead.keys, ahead.count, dim * cell_number_bytes(FORMAT)};
     Ahead next_values = {ahead.values, ahead.count, dim * cell_number_bytes(FORMAT)};
-    [[maybe_unused]] WholeWeights whole = {};
     [[maybe_unused]] float poison = 0.0f;
     if constexpr (FORMAT == FORMAT_INT8) {
       load_scales(task, token, tile);
@@ -226,13 +225,11 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
       const int32_t begin = oldest > token ? oldest - token : 0;
       const int32_t end = position + 1 - token < ATTENTION_TILE ? position + 1 - token
                                                                 : ATTENTION_TILE;
-      if (FORMAT == FORMAT_INT8 && r % group == 0)
-        whole = whole_weights(tile.value_scales, begin, end, poison);
       float *row = scores + r * ATTENTION_TILE;
       weigh(row, begin, end, padded, rows.parts[r], rows.sums + r * padded,
             [&](Floats low, Floats high) {
               if constexpr (FORMAT == FORMAT_INT8) {
-                put_whole_weights(row, whole, low, high);
+                put_whole_weights(row, tile.value_scales, poison, low, high);
               } else {
                 store(row, low);
                 store(row + LANES, high);
@@ -241,7 +238,8 @@ static void attend_cells(const AttentionTask &task, int32_t first, int32_t last,
     }
     if constexpr (FORMAT == FORMAT_INT8)
       load_values(tile, dim, values);
-    by_fours(num_rows, ValueRows<FORMAT>{scores, tile, values, dim, padded, rows.sums, next_values});
+    by_fours(num_rows, ValueRows<FORMAT>{scores, tile, values, dim, padded, rows.sums,
+                                         next_values});
   }
 }
 

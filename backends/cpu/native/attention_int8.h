@@ -156,33 +156,19 @@ static inline void load_values(const TileRows &rows, int32_t dim, int8_t *values
   }
 }
 
-// What makes weights of a tile's tokens whole numbers, V's scales included, and what these
-// are to be multiplied with.
-struct WholeWeights {
-  Floats low, high; // factors of 16 tokens each
-  float unit;
-};
-
-// Of the queries of one token, which sees those in first <= t < last alone, and goes by
-// their scales alone. A weight is 1 at most.
-static inline WholeWeights whole_weights(const float *scales, int32_t first, int32_t last,
-                                         float poison) {
-  const Floats low = keep_range(load(scales), first, last, 0.0f);
-  const Floats high = keep_range(load(scales + LANES), first - LANES, last - LANES, 0.0f);
+// A row's weights times V's scales, as whole numbers of 16 bits in the place of its scores:
+// 32 high bytes, then 32 low ones. Behind them, what these are to be multiplied with.
+static inline void put_whole_weights(float *row, const float *scales, float poison, Floats low,
+                                     Floats high) {
+  low = mul(low, load(scales));
+  high = mul(high, load(scales + LANES));
   const float top = largest(max(low, high));
   const bool is_zero = !(top >= LEAST_WHOLE);
   const Floats factor = set1(is_zero ? 0.0f : MOST_OF_WEIGHT / top);
-  return {mul(low, factor), mul(high, factor),
-          (is_zero ? 0.0f : top / MOST_OF_WEIGHT) + poison};
-}
-
-// In the place of a row's scores: 32 high bytes, then 32 low ones, then the unit.
-static inline void put_whole_weights(float *row, const WholeWeights &whole, Floats low,
-                                     Floats high) {
   uint8_t *bytes = reinterpret_cast<uint8_t *>(row);
-  store_halves(bytes, bytes + ATTENTION_TILE, mul(low, whole.low));
-  store_halves(bytes + LANES, bytes + ATTENTION_TILE + LANES, mul(high, whole.high));
-  row[LANES] = whole.unit;
+  store_halves(bytes, bytes + ATTENTION_TILE, mul(low, factor));
+  store_halves(bytes + LANES, bytes + ATTENTION_TILE + LANES, mul(high, factor));
+  row[LANES] = (is_zero ? 0.0f : top / MOST_OF_WEIGHT) + poison;
 }
 
 // Adds weighted V of a tile to 16 * B columns of R rows.
@@ -195,7 +181,7 @@ static inline void add_whole_values(const float *weights, const int8_t *values, 
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      high[r][b] = low[r][b] = no_ints();
+      high[r][b] = low[r][b] = same_ints(0);
   }
   for (int32_t t = 0; t < count; t += 4, values += columns * 4) {
     for (int i = 0; i < 4; ++i)
@@ -207,8 +193,8 @@ static inline void add_whole_values(const float *weights, const int8_t *values, 
       for (int r = 0; r < R; ++r) {
         const uint8_t *bytes =
             reinterpret_cast<const uint8_t *>(weights + r * ATTENTION_TILE) + t;
-        high[r][b] = dot4_raised(high[r][b], bytes, four);
-        low[r][b] = dot4_raised(low[r][b], bytes + ATTENTION_TILE, four);
+        high[r][b] = dot4_signed(high[r][b], bytes, four);
+        low[r][b] = dot4_signed(low[r][b], bytes + ATTENTION_TILE, four);
       }
     }
   }

@@ -69,7 +69,7 @@ static inline __m256 plus_bits(__m256 x, int32_t bits) {
   return _mm256_castsi256_ps(
       _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(bits)));
 }
-static inline Floats raised(Floats x, int32_t exponent) {
+static inline Floats with_exponent(Floats x, int32_t exponent) {
   return {plus_bits(x.low, exponent), plus_bits(x.high, exponent)};
 }
 static inline Floats power_above(Floats x) {
@@ -173,7 +173,6 @@ static inline void store_raised(uint8_t *p, Floats x) {
 static inline Ints same_ints(int32_t x) {
   return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
 }
-static inline Ints no_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 static inline Floats to_floats(Ints a) {
   return {_mm256_cvtepi32_ps(_mm256_permute4x64_epi64(a.low, 0xd8)),
           _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(a.high, 0xd8))};
@@ -213,7 +212,7 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   __m256i four = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(four_bytes(p)));
   return {unsigned_dots(a.low, w.low, four), unsigned_dots(a.high, w.high, four)};
 }
-static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   __m256i four = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(four_bytes(p)));
   return {signed_dots(a.low, v.low, four), signed_dots(a.high, v.high, four)};
 }

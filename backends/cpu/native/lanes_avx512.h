@@ -34,7 +34,7 @@ static inline Floats nearest(Floats a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 static inline Floats times_power_of_2(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
-static inline Floats raised(Floats x, int32_t exponent) {
+static inline Floats with_exponent(Floats x, int32_t exponent) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(exponent)));
 }
@@ -106,7 +106,6 @@ static inline void store_raised(uint8_t *p, Floats x) {
   const __m512i top = _mm512_set1_epi8(-128);
   _mm512_storeu_si512(p, _mm512_xor_si512(_mm512_castps_si512(x), top));
 }
-static inline Ints no_ints() { return _mm512_setzero_si512(); }
 static inline Ints same_ints(int32_t x) { return _mm512_set1_epi32(x); }
 static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
@@ -124,7 +123,7 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(w), "v"(_mm512_set1_epi32(four)));
   return a;
 }
-static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
   asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(_mm512_set1_epi32(four)), "v"(v));

@@ -85,19 +85,19 @@ static inline Floats times_power_of_2(Floats x, Floats n) {
   }
   return x;
 }
-static inline float plus_bits(float x, int32_t more) {
-  int32_t bits;
+static inline float plus_bits(float x, uint32_t more) {
+  uint32_t bits;
   __builtin_memcpy(&bits, &x, 4);
   bits += more;
   __builtin_memcpy(&x, &bits, 4);
   return x;
 }
 // x * 2^n, given n * 2^23 with n >= 0; of 0 next to nothing: 2^(n - 127), or 0 for n = 0.
-static inline Floats raised(Floats x, int32_t exponent) {
-  HYBRID_EACH x.lane[i] = plus_bits(x.lane[i], exponent);
+static inline Floats with_exponent(Floats x, int32_t exponent) {
+  HYBRID_EACH x.lane[i] = plus_bits(x.lane[i], static_cast<uint32_t>(exponent));
   return x;
 }
-// The least power of two that is not below x, for x in 2^-126..2^127.
+// The least power of two that is not below x, for x in 2^-126..2^127; of less 2^-126 or 0.
 static inline Floats power_above(Floats x) {
   HYBRID_EACH {
     float above = plus_bits(x.lane[i], 0x7fffff);
@@ -201,7 +201,6 @@ static inline void store_raised(uint8_t *p, Floats x) {
   for (int i = 0; i < 64; ++i)
     p[i] ^= 128;
 }
-static inline Ints no_ints() { return Ints{}; }
 static inline Ints same_ints(int32_t x) {
   Ints y;
   HYBRID_EACH y.lane[i] = x;
@@ -232,8 +231,8 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   HYBRID_EACH for (int j = 0; j < 4; ++j) a.lane[i] += w.lane[4 * i + j] * p[j];
   return a;
 }
-// Adds to each lane its four signed bytes times the four at p.
-static inline Ints dot4_raised(Ints a, const uint8_t *p, Bytes v) {
+// Adds to each lane its four signed bytes times the four unsigned ones at p.
+static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   HYBRID_EACH for (int j = 0; j < 4; ++j)
       a.lane[i] += static_cast<int8_t>(v.lane[4 * i + j]) * p[j];
   return a;

@@ -43,20 +43,6 @@ template <> struct Product<FORMAT_BF16> {
   static constexpr int64_t IN_BYTES = 4;
 };
 
-// Adds the bias and what is there, and puts 16 channels of a row.
-static inline void put_out(const LinearTask &task, int64_t row, int32_t block, Floats y) {
-  const int32_t channel = block * LANES, left = task.weight->rows - channel;
-  float *out = task.out + row * task.out_stride + channel;
-  if (task.weight->bias)
-    y = add(y, load_part(task.weight->bias + channel, left));
-  if (task.accumulate)
-    y = add(y, load_part(out, left));
-  if (left >= LANES)
-    store(out, y);
-  else
-    store_part(out, y, left);
-}
-
 template <int32_t FORMAT, int R, int B>
 static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
   using P = Product<FORMAT>;

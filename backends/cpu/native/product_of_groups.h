@@ -67,15 +67,14 @@ template <> struct GroupsOfRow<FORMAT_INT4> {
       : exponents(reinterpret_cast<const int32_t *>(row + padded)),
         sums(reinterpret_cast<const float *>(exponents + padded / GROUP)),
         unit(sums[padded / GROUP]) {}
-  Ints start(int32_t) const { return no_ints(); }
+  Ints start(int32_t) const { return same_ints(0); }
   Floats add(Floats sum, Ints dots, const uint16_t *halves, int32_t g) const {
-    sum = fma(load_f16(halves), raised(to_floats(dots), exponents[g]), sum);
+    sum = fma(load_f16(halves), with_exponent(to_floats(dots), exponents[g]), sum);
     return fma(load_f16(halves + LANES), set1(sums[g]), sum);
   }
   Floats finish(Floats sum) const { return mul(sum, set1(unit)); }
 };
 
-// Eight-bit and 4-bit weights: whole sums of a group, scaled and added group by group.
 template <int32_t FORMAT, int R, int B>
 static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t row,
                                   Fetch fetch) {

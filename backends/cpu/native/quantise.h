@@ -86,12 +86,13 @@ template <class At> static inline void put_scaled_groups(At at, int32_t width, c
 }
 
 // A power of two for every group saves the product's inner loop a multiplication, and costs
-// a bit of q at most. A group's step is no less than the row's largest times this: a row's products then stay
-// far from what float32 can hold, and a smaller group is zeros beside the largest.
+// a bit of q at most. A group's step is no less than the row's largest times this: a row's
+// products then stay far from what float32 can hold, and a smaller group is zeros beside
+// the largest.
 constexpr float LEAST_STEP = 0x1p-64f;
 constexpr float LEAST_UNIT = 0x1p-126f;
 
-template <class At> static inline void put_raised_groups(At at, int32_t width, char *out) {
+template <class At> static inline void put_stepped_groups(At at, int32_t width, char *out) {
   const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
   const int32_t num_groups = padded / GROUP;
   int32_t *exponents = reinterpret_cast<int32_t *>(out + padded);
@@ -108,13 +109,17 @@ template <class At> static inline void put_raised_groups(At at, int32_t width, c
   const Floats least = max(mul(largest_step, set1(LEAST_STEP)), set1(LEAST_UNIT));
   const float unit = poison == 0.0f ? largest(least) : LEAST_UNIT;
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
-    const Floats step = max(load_part(steps + first, count), set1(unit));
+    // Of a row that holds no numbers the unit says all.
+    const Floats step =
+        poison == 0.0f ? max(load_part(steps + first, count), set1(unit)) : set1(unit);
     const Floats above = mul(step, set1(1.0f / unit));
     const Floats sums = put_quanta(most, at, first, count, div(set1(1.0f), step),
                                    reinterpret_cast<int8_t *>(out));
     store_part(group_sums + first, mul(sums, above), count);
+    float powers[LANES];
     int32_t bits[LANES];
-    store(reinterpret_cast<float *>(bits), above);
+    store(powers, above);
+    __builtin_memcpy(bits, powers, sizeof bits);
     for (int32_t g = 0; g < count; ++g)
       exponents[first + g] = bits[g] - 0x3f800000; // those of 1
   });

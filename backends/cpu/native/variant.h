@@ -6,6 +6,7 @@
 
 #include "quantise.h"
 #include "activation.h"
+#include "product_out.h"
 #include "product_of_floats.h"
 #include "product_of_groups.h"
 #include "linear.h"
