@@ -27,11 +27,12 @@ class CpuOptions:
     """Of the weights; ``auto``: none in float32, else 4 bits where the model's file has
     them, else 8."""
     kv_cache_dtype: str = AUTO
-    """Of the cache; ``auto``: float32 beside unquantised weights, else bfloat16."""
+    """Of the cache; ``auto``: as wide as the weights, int8 beside 4 bits, too."""
     implementation: str = AUTO
     """Who computes; ``auto``: the first that can."""
     weight_pages: str = AUTO
-    """Where the kernels' weights lie; ``auto``: in huge pages where there are any."""
+    """Where the kernels' weights lie; ``auto``: in huge pages where there are any and
+    memory is no concern."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "CpuOptions":
