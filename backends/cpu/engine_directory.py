@@ -34,7 +34,7 @@ from .weight_packing import TILE_ROWS, packed_bytes, packed_scales, round_up
 
 MANIFEST_NAME: Final = "hybrid_cpu_engine.json"
 WEIGHTS_NAME: Final = "weights.safetensors"
-ENGINE_VERSION: Final = 4
+ENGINE_VERSION: Final = 5
 """Raised when a directory would be written otherwise; ``ABI_VERSION`` when the kernels
 read weights or plans otherwise."""
 _VERSIONS: Final = {"engine_version": ENGINE_VERSION, "kernel_version": ABI_VERSION}

@@ -1,9 +1,11 @@
 """A GGUF's parameters, its blocks of four and of eight bits as they are.
 
-A block of Q4_0 stands for ``d * (q - 8)``, of Q4_1 for ``d * q + m``: kept bit for bit.
-One of Q4_K stands for ``d * s * q - d' * s'`` in eight groups, s and s' of six bits:
-both products are rounded to float16, which has eleven of the up to seventeen bits. One
-of Q8_0 stands for ``d * q``, kept; also a q of -128, which llama.cpp does not write.
+A block of Q4_0 stands for ``d * (q - 8)`` and one of Q8_0 for ``d * q``: kept bit for
+bit, also a q of -128, which llama.cpp does not write. One of Q4_1 stands for ``d * q +
+m``: of these d and q are kept; what a q of 8 stands for is rounded to bfloat16, by a
+256th of it at most. One of Q4_K stands for ``d * s * q - d' * s'`` in eight groups, s
+and s' of six bits: ``d * s`` is rounded to float16, which has eleven of the up to
+seventeen bits, and what a q of 8 stands for as in Q4_1.
 
 Source: llama.cpp, ``ggml-common.h`` (``block_q4_0``, ``block_q4_1``, ``block_q4_K``,
 ``block_q8_0``).
@@ -22,7 +24,7 @@ from hybrid.backends.checkpoint.gguf_weights import dequantize, find_gguf_parame
 from hybrid.scheduler.errors import CheckpointError
 
 from .abi import Format
-from .weight_packing import EightBitGroups, FourBitGroups
+from .weight_packing import INT4_MIDDLE, EightBitGroups, FourBitGroups, to_bfloat16
 
 _TYPE: Final = gguf.GGMLQuantizationType
 _Blocks = NDArray[np.void]
@@ -102,14 +104,16 @@ class GGUFParameters:
 
 def _read_q4_0(rows: NDArray[np.uint8]) -> FourBitGroups:
     blocks = _blocks(rows, [("d", "<f2"), ("qs", "u1", 16)])
-    # Times a power of two: exact, but for what leaves float16's range.
-    with np.errstate(over="ignore"):
-        return FourBitGroups(_nibbles(blocks["qs"], 16), blocks["d"], blocks["d"] * -8)
+    d = blocks["d"]
+    return FourBitGroups(_nibbles(blocks["qs"], 16), d, np.zeros(d.shape, np.uint16))
 
 
 def _read_q4_1(rows: NDArray[np.uint8]) -> FourBitGroups:
     blocks = _blocks(rows, [("d", "<f2"), ("m", "<f2"), ("qs", "u1", 16)])
-    return FourBitGroups(_nibbles(blocks["qs"], 16), blocks["d"], blocks["m"])
+    d, m = blocks["d"], blocks["m"].astype(np.float32)
+    return FourBitGroups(
+        _nibbles(blocks["qs"], 16), d, _middle(d.astype(np.float32), m)
+    )
 
 
 def _read_q4_k(rows: NDArray[np.uint8]) -> FourBitGroups:
@@ -122,8 +126,13 @@ def _read_q4_k(rows: NDArray[np.uint8]) -> FourBitGroups:
         return FourBitGroups(
             _nibbles(blocks["qs"], 32),
             d.reshape(len(rows), -1).astype(np.float16),
-            m.reshape(len(rows), -1).astype(np.float16),
+            _middle(d, m).reshape(len(rows), -1),
         )
+
+
+def _middle(d: NDArray[np.float32], m: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """What a q of 8 stands for."""
+    return to_bfloat16(m + d * np.float32(INT4_MIDDLE))
 
 
 def _read_q8_0(rows: NDArray[np.uint8]) -> EightBitGroups:

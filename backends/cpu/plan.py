@@ -16,6 +16,9 @@ EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 QKV: Final = ".qkv"
 """How the names of the joined projections of attention end."""
+_INT8_GROUP: Final = 40
+_INT4_PAIR: Final = 84
+"""Bytes of a group, and of two, in a row that whole numbers are multiplied with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +139,14 @@ def plan_model(shape: CpuModelShape, formats: Mapping[str, Format]) -> ModelPlan
 def activation_row_bytes(form: Format, width: int) -> int:
     """Bytes from one row to the next of what a LINEAR of such weights reads."""
     depth = round_up(width, GROUP)
-    groups = depth // GROUP * 8  # two numbers each
-    row = {
-        Format.F32: depth * 4,
-        Format.BF16: depth * 2,
-        Format.INT8: depth + groups,
-        Format.INT4: depth + groups + 4,  # the unit
-    }
-    return round_up(row[form], ALIGNMENT_BYTES)
+    if form in {Format.F32, Format.BF16}:
+        return depth * (4 if form is Format.F32 else 2)
+    groups = depth // GROUP
+    row = groups * _INT8_GROUP
+    if form is Format.INT4:
+        row = -(-groups // 2) * _INT4_PAIR + 4  # the unit
+    # An odd number: see ``activation_stride`` of the kernels.
+    return (-(-row // ALIGNMENT_BYTES) | 1) * ALIGNMENT_BYTES
 
 
 @dataclass(slots=True)

@@ -5,7 +5,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .weight_packing import GROUP, EightBitGroups, FourBitGroups, round_up
+from .weight_packing import (
+    GROUP,
+    INT4_MIDDLE,
+    EightBitGroups,
+    FourBitGroups,
+    from_bfloat16,
+    round_up,
+    to_bfloat16,
+)
 
 MAX_INT4_WEIGHT: Final = 32768.0
 """Offsets and steps are float16; a fitted one may lie a little beyond the numbers."""
@@ -63,10 +71,11 @@ def quantize_int4(matrix: _Floats, importance: _Floats | None = None) -> FourBit
     extent = groups.max(axis=0) - low
     slope, start = _best_grid(_divided(groups - low, extent), costs)
     d = (slope * extent).astype(np.float16)
-    m = (low + start * extent).astype(np.float16)
-    quanta = _rounded(_divided(groups - m, d.astype(np.float32))).astype(np.uint8)
+    steps = d.astype(np.float32)
+    m = to_bfloat16(low + start * extent + steps * np.float32(INT4_MIDDLE))
+    quanta = _divided(groups - from_bfloat16(m), steps) + np.float32(INT4_MIDDLE)
     return FourBitGroups(
-        np.ascontiguousarray(quanta.T).reshape(rows, -1),
+        np.ascontiguousarray(_rounded(quanta).astype(np.uint8).T).reshape(rows, -1),
         d.reshape(rows, -1),
         m.reshape(rows, -1),
     )

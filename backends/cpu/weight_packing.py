@@ -16,11 +16,17 @@ from .abi import ALIGNMENT_BYTES, Format
 TILE_ROWS: Final = 16
 GROUP: Final = 32
 """Columns that share a scale in int8 and int4; every format pads columns to it."""
-INT4_RECORD_BYTES: Final = 320
+INT4_RECORD_BYTES: Final = 640
+"""Of 16 rows times two groups."""
+INT4_MIDDLE: Final = 8
 _INT8_ZERO: Final = 128
 _ALIGNMENT_HALVES: Final = ALIGNMENT_BYTES // 2
 _INT4_RECORD: Final = np.dtype(
-    [("q", "u1", (4, TILE_ROWS, 4)), ("d", "<f2", TILE_ROWS), ("m", "<f2", TILE_ROWS)]
+    [
+        ("q", "u1", (2, 4, TILE_ROWS, 4)),
+        ("d", "<f2", (2, TILE_ROWS)),
+        ("m", "<u2", (TILE_ROWS, 2)),
+    ]
 )
 
 Bytes = NDArray[np.uint8]
@@ -29,19 +35,20 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class FourBitGroups:
-    """Rows in groups of 32 columns: a weight is ``d * q + m`` of its group."""
+    """Rows in groups of 32 columns: a weight is ``d * (q - 8) + m`` of its group."""
 
     quanta: NDArray[np.uint8]
     """0 to 15, ``[N, K]``, K a multiple of 32."""
     d: NDArray[np.float16]
     """``[N, K / 32]``."""
-    m: NDArray[np.float16]
-    """``[N, K / 32]``."""
+    m: NDArray[np.uint16]
+    """bfloat16, ``[N, K / 32]``."""
 
     @property
     def is_finite(self) -> bool:
         """Whether all steps and offsets are numbers."""
-        return bool(np.isfinite(self.d).all() and np.isfinite(self.m).all())
+        offsets = from_bfloat16(self.m)
+        return bool(np.isfinite(self.d).all() and np.isfinite(offsets).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +83,10 @@ def round_up(value: int, multiple: int) -> int:
 
 def packed_bytes(form: Format, rows: int, columns: int) -> int:
     """Bytes of a packed matrix, padding included, scales not."""
-    cells = round_up(rows, TILE_ROWS) * round_up(columns, GROUP)
     if form is Format.INT4:
-        return cells // (TILE_ROWS * GROUP) * INT4_RECORD_BYTES
+        records = round_up(columns, 2 * GROUP) // (2 * GROUP)
+        return round_up(rows, TILE_ROWS) // TILE_ROWS * records * INT4_RECORD_BYTES
+    cells = round_up(rows, TILE_ROWS) * round_up(columns, GROUP)
     return cells * {Format.F32: 4, Format.BF16: 2, Format.INT8: 1}[form]
 
 
@@ -110,15 +118,14 @@ def pack_int8(groups: EightBitGroups) -> tuple[Bytes, NDArray[np.float16]]:
 
 
 def pack_int4(groups: FourBitGroups) -> Bytes:
-    """``[N, Kp]`` to ``[Np/16][Kp/32]`` records, flat bytes."""
-    num_groups = groups.d.shape[1]
-    tiles = _tiles(_padded(groups.quanta, 0))
-    halves = tiles.reshape(-1, TILE_ROWS, num_groups, 2, 4, 4)
-    records = np.empty((len(halves), num_groups), _INT4_RECORD)
-    low, high = halves[:, :, :, 0], halves[:, :, :, 1]
-    records["q"] = (low | high << 4).transpose(0, 2, 3, 1, 4)
-    records["d"] = _tiles(_padded(groups.d, 0, 1)).swapaxes(1, 2)
-    records["m"] = _tiles(_padded(groups.m, 0, 1)).swapaxes(1, 2)
+    """``[N, Kp]`` to ``[Np/16][ceil(Kp/64)]`` records, flat bytes."""
+    tiles = _tiles(_padded(groups.quanta, 0, 2 * GROUP))
+    halves = tiles.reshape(len(tiles), TILE_ROWS, -1, 2, 2, 4, 4)
+    records = np.empty((len(halves), halves.shape[2]), _INT4_RECORD)
+    low, high = halves[:, :, :, :, 0], halves[:, :, :, :, 1]
+    records["q"] = (low | high << 4).transpose(0, 2, 3, 4, 1, 5)
+    records["d"] = _pairs_of_groups(groups.d).transpose(0, 2, 3, 1)
+    records["m"] = _pairs_of_groups(groups.m).transpose(0, 2, 1, 3)
     return records.reshape(-1).view(np.uint8)
 
 
@@ -176,12 +183,21 @@ def _unpack_int8(
 
 
 def _unpack_int4(data: Bytes, depth: int) -> NDArray[np.float32]:
-    records = data.view(_INT4_RECORD).reshape(-1, depth // GROUP)
-    packed = records["q"].transpose(0, 3, 1, 2, 4)  # tile, row, group, j, b
-    halves = np.stack((packed & 15, packed >> 4), axis=3).astype(np.float32)
-    groups = halves.reshape(*halves.shape[:3], GROUP)
-    d, m = (records[name].swapaxes(1, 2)[..., None].astype(np.float32) for name in "dm")
-    return (d * groups + m).reshape(-1, depth)
+    records = data.view(_INT4_RECORD).reshape(-1, -(-depth // (2 * GROUP)))
+    packed = records["q"].transpose(0, 4, 1, 2, 3, 5)  # tile, row, record, i, j, b
+    halves = np.stack((packed & 15, packed >> 4), axis=4).astype(np.float32)
+    quanta = halves.reshape(*halves.shape[:4], GROUP) - INT4_MIDDLE
+    d = records["d"].transpose(0, 3, 1, 2)[..., None].astype(np.float32)
+    m = from_bfloat16(records["m"]).transpose(0, 2, 1, 3)[..., None]
+    rows = len(records) * TILE_ROWS
+    return np.asarray((d * quanta + m).reshape(rows, -1)[:, :depth])
+
+
+def _pairs_of_groups(numbers: NDArray[_T]) -> NDArray[_T]:
+    """``[tile][16][record][2]``, of one number a group."""
+    return _tiles(_padded(numbers, 0, 2)).reshape(
+        -1, TILE_ROWS, round_up(numbers.shape[1], 2) // 2, 2
+    )
 
 
 def _padded(matrix: NDArray[_T], value: int, multiple: int = GROUP) -> NDArray[_T]:

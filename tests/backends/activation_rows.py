@@ -10,6 +10,15 @@ from tests.backends.kernel_plan import activation_stride
 from tests.backends.packed_matrix import from_bf16, padded_columns, to_bf16
 
 _Array = NDArray[Any]
+_INT8_GROUP = np.dtype([("q", "i1", 32), ("scale", "<f4"), ("start", "<i4")])
+_INT4_PAIR = np.dtype(
+    [
+        ("q", "i1", (2, 32)),
+        ("exponents", "<i4", 2),
+        ("starts", "<i4", 2),
+        ("sums", "<u2", 2),
+    ]
+)
 
 
 def make_rows(
@@ -33,32 +42,69 @@ def make_rows(
     return raw
 
 
+def eight_bit_groups(raw: _Array, columns: int) -> _Array:
+    """View INT8's groups: records ``[M, Kp / 32]``."""
+    size = padded_columns(columns) // 32 * _INT8_GROUP.itemsize
+    return np.ndarray(
+        (len(raw), size // _INT8_GROUP.itemsize),
+        _INT8_GROUP,
+        raw,
+        strides=(raw.strides[0], _INT8_GROUP.itemsize),
+    )
+
+
+def four_bit_pairs(raw: _Array, columns: int) -> tuple[_Array, _Array]:
+    """View INT4's pairs of groups, records ``[M, pairs]``, and units ``[M, 1]``."""
+    count = (columns + 63) // 64
+    end = count * _INT4_PAIR.itemsize
+    strides = (raw.strides[0], _INT4_PAIR.itemsize)
+    pairs = np.ndarray((len(raw), count), _INT4_PAIR, raw, strides=strides)
+    unit = np.ndarray((len(raw), 1), np.float32, raw, end, strides=(raw.strides[0], 4))
+    return pairs, unit
+
+
 def put_int8(raw: _Array, q: _Array, random: np.random.Generator | None = None) -> None:
     """Put rows of INT8's activation; every scale is 1 where none is drawn."""
-    whole = _put_quanta(raw, q)
-    rows, groups, _ = whole.shape
-    behind = raw.view(np.float32)[:, groups * 8 :]
-    behind[:, :groups] = random.uniform(1e-3, 1e-1, (rows, groups)) if random else 1
-    starts = raw.view(np.int32)[:, groups * 9 : groups * 10]
-    starts[...] = -128 * whole.sum(axis=2)
+    groups = eight_bit_groups(raw, q.shape[1])
+    whole = _by_group(q, groups.shape[1])
+    groups["q"] = whole
+    shape = whole.shape[:2]
+    groups["scale"] = random.uniform(1e-3, 1e-1, shape) if random else 1
+    groups["start"] = -128 * whole.sum(axis=2)
 
 
 def _put_int4(raw: _Array, q: _Array, random: np.random.Generator) -> None:
-    whole = _put_quanta(raw, q)
-    rows, groups, _ = whole.shape
-    n = random.integers(0, 12, (rows, groups), endpoint=True)
-    n[random.random((rows, groups)) < 0.02] = 64
-    raw.view(np.int32)[:, groups * 8 : groups * 9] = n << 23
-    behind = raw.view(np.float32)[:, groups * 9 :]
-    behind[:, :groups] = whole.sum(axis=2) * 2.0**n
-    behind[:, groups] = 2.0 ** random.integers(-30, 3, rows)
+    pairs, unit = four_bit_pairs(raw, q.shape[1])
+    whole = _by_group(q, pairs.shape[1] * 2)
+    n = random.integers(0, 12, whole.shape[:2], endpoint=True)
+    n[random.random(n.shape) < 0.02] = 64
+    n[:, padded_columns(q.shape[1]) // 32 :] = 0
+    sums = whole.sum(axis=2)
+    pairs["q"] = whole.reshape(*pairs.shape, 2, 32)
+    pairs["exponents"] = (n << 23).reshape(*pairs.shape, 2)
+    pairs["starts"] = -8 * sums.reshape(*pairs.shape, 2)
+    pairs["sums"] = to_bf16(sums * 2.0**n).reshape(*pairs.shape, 2)
+    unit[...] = 2.0 ** random.integers(-30, 3, unit.shape)
 
 
-def _put_quanta(raw: _Array, q: _Array) -> _Array:
-    """Give them by group, padding included: int32 ``[M, Kp / 32, 32]``."""
-    columns, padded = q.shape[1], padded_columns(q.shape[1])
-    raw.view(np.int8)[:, :columns] = q
-    return raw.view(np.int8)[:, :padded].astype(np.int32).reshape(len(q), -1, 32)
+def rounded_sums(raw: _Array, columns: int) -> tuple[_Array, _Array]:
+    """Give what offsets are multiplied with in rows of INT4's, and what it stands for.
+
+    Returns:
+        Sums of groups as they are stored and exact ones: float64 ``[M, Kp / 32]``.
+    """
+    pairs, unit = four_bit_pairs(raw, columns)
+    groups = padded_columns(columns) // 32
+    stored = from_bf16(pairs["sums"]).reshape(len(raw), -1)[:, :groups] * unit
+    exact = _read_fours(raw, columns).reshape(len(raw), -1, 32).sum(axis=2)
+    return stored, exact[:, :groups]
+
+
+def _by_group(q: _Array, groups: int) -> _Array:
+    """Pad with zeros: int32 ``[M, groups, 32]``."""
+    padded = np.zeros((len(q), groups * 32), np.int32)
+    padded[:, : q.shape[1]] = q
+    return padded.reshape(len(q), groups, 32)
 
 
 def read_rows(kind: Format, raw: _Array, columns: int) -> _Array:
@@ -73,30 +119,37 @@ def read_rows(kind: Format, raw: _Array, columns: int) -> _Array:
     elif kind == Format.BF16:
         numbers = from_bf16(raw.view(np.uint16)[:, :padded])
     else:
-        numbers = _read_groups(kind, raw, padded)
+        read = _read_eights if kind == Format.INT8 else _read_fours
+        numbers = read(raw, columns)
     is_whole = np.isfinite(numbers[:, :columns]).all(axis=1)
     assert not numbers[is_whole, columns:].any()
     return numbers[:, :columns]
 
 
-def _read_groups(kind: Format, raw: _Array, padded: int) -> _Array:
-    q = raw.view(np.int8)[:, :padded].astype(np.int32)
+def _read_eights(raw: _Array, columns: int) -> _Array:
+    groups = eight_bit_groups(raw, columns)
+    q, scales = groups["q"].astype(np.int32), groups["scale"].astype(np.float64)
+    is_whole = np.isfinite(scales).all(axis=1)
     assert (q != -128).all()
-    by_group, groups = q.reshape(len(raw), -1, 32), padded // 32
-    sums = by_group.sum(axis=2)
-    floats, whole = raw.view(np.float32), raw.view(np.int32)
-    first, second = slice(groups * 8, groups * 9), slice(groups * 9, groups * 10)
-    if kind == Format.INT8:
-        scales = floats[:, first].astype(np.float64)
-        is_whole = np.isfinite(scales).all(axis=1)
-        assert (whole[:, second] == -128 * sums)[is_whole].all()
-    else:
-        n, unit = whole[:, first] >> 23, floats[:, [groups * 10]].astype(np.float64)
-        is_whole = np.isfinite(unit[:, 0])
-        assert (n << 23 == whole[:, first]).all()
-        assert ((n >= 0) & (n <= 64)).all()
-        assert (floats[:, second] == sums * 2.0**n)[is_whole].all()
-        assert (np.frexp(unit[is_whole])[0] == 0.5).all()
-        scales = unit * 2.0**n
-    numbers: _Array = by_group * scales[..., None]
-    return numbers.reshape(q.shape)
+    assert (groups["start"] == -128 * q.sum(axis=2))[is_whole].all()
+    numbers: _Array = q * scales[..., None]
+    return numbers.reshape(len(raw), -1)
+
+
+def _read_fours(raw: _Array, columns: int) -> _Array:
+    pairs, unit = four_bit_pairs(raw, columns)
+    q, n = pairs["q"].astype(np.int32), pairs["exponents"] >> 23
+    sums, is_whole = q.sum(axis=3), np.isfinite(unit[:, 0])
+    assert (q != -128).all()
+    assert (n << 23 == pairs["exponents"]).all()
+    assert ((n >= 0) & (n <= 64)).all()
+    assert (pairs["starts"] == -8 * sums)[is_whole].all()
+    rounded = from_bf16(to_bf16(sums * 2.0**n))
+    assert (from_bf16(pairs["sums"]) == rounded)[is_whole].all()
+    assert (np.frexp(unit[is_whole])[0] == 0.5).all()
+    if columns % 64 in range(1, 33):  # a group too many
+        for name in ("exponents", "starts", "sums"):
+            assert not pairs[name][:, -1, 1].any()
+    scales = unit.astype(np.float64)[..., None] * 2.0**n
+    numbers: _Array = q * scales[..., None]
+    return numbers.reshape(len(raw), -1)

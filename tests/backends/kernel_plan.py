@@ -22,8 +22,12 @@ def activation_stride(kind: Format, width: int) -> int:
             return padded * 4
         case Format.BF16:
             return padded * 2
-    unit_bytes = 4 if kind == Format.INT4 else 0
-    return -(-(padded + padded // 32 * 8 + unit_bytes) // 64) * 64
+    groups = padded // 32
+    num_bytes = groups * 40
+    if kind == Format.INT4:
+        num_bytes = (groups + 1) // 2 * 84 + 4
+    lines = -(-num_bytes // 64)
+    return (lines + 1 - lines % 2) * 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,16 @@ class PackedMatrix:
                 assert self.scales is not None
                 numbers = self.data[_int8_at(n, k, width)].astype(np.float64) - 128
                 return numbers * self.scales[_scale_at(n, k, width)].astype(np.float64)
-        record = _record_at(n, k, width)
-        byte = self.data[record + _nibble_at(n, k)]
+        byte = self.data[_nibble_at(n, k, width)]
         q = np.where(k % 32 // 16 == 0, byte & 15, byte >> 4).astype(np.float64)
-        halves = self.data.view(np.float16).astype(np.float64)
-        d, m = halves[record // 2 + 128 + n % 16], halves[record // 2 + 144 + n % 16]
-        return d * q + m
+        d = self.data.view(np.float16)[_step_at(n, k, width)].astype(np.float64)
+        return d * (q - 8) + self.offsets()[:, k[0] // 32]
+
+    def offsets(self) -> _Array:
+        """Read every offset of INT4: float64 ``[rows, Kp / 32]``."""
+        width = padded_columns(self.columns)
+        n, k = np.ogrid[: self.rows, 0:width:32]
+        return from_bf16(self.data.view(np.uint16)[_offset_at(n, k, width)])
 
 
 def pack(
@@ -90,17 +94,18 @@ def pack(
 def _pack_int4(rows: int, columns: int, random: np.random.Generator) -> PackedMatrix:
     n, k = np.ogrid[:rows, :columns]
     width = padded_columns(columns)
-    data = np.zeros(padded_rows(rows) * width // 512 * 320, np.uint8)
+    records = padded_rows(rows) // 16 * _num_records(width)
+    data = np.zeros(records * 640, np.uint8)
     q = _with_extremes(random, (rows, columns), 0, 15)
-    record = _record_at(n, k, width)
     # Two numbers share a byte: adds, since each index comes twice.
-    np.add.at(data, record + _nibble_at(n, k), q << (k % 32 // 16 * 4).astype(np.uint8))
-    n, group = np.ogrid[:rows, : width // 32]
-    at = _record_at(n, group * 32, width) // 2
+    shifted = q << (k % 32 // 16 * 4).astype(np.uint8)
+    np.add.at(data, _nibble_at(n, k, width), shifted)
+    n, k = np.ogrid[:rows, 0:width:32]
     shape = (rows, width // 32)
-    halves = data.view(np.float16)
-    halves[at + 128 + n % 16] = random.uniform(-0.01, 0.01, shape)
-    halves[at + 144 + n % 16] = random.uniform(-0.08, 0.08, shape)
+    steps = data.view(np.float16)
+    steps[_step_at(n, k, width)] = random.uniform(-0.01, 0.01, shape)
+    offsets = to_bf16(random.uniform(-0.08, 0.08, shape))
+    data.view(np.uint16)[_offset_at(n, k, width)] = offsets
     return PackedMatrix(Format.INT4, rows, columns, guarded(data))
 
 
@@ -142,9 +147,22 @@ def _scale_at(n: _Array, k: _Array, width: int) -> _Array:
     return (n // 16 * (width // 32) + k // 32) * 16 + n % 16
 
 
+def _num_records(width: int) -> int:
+    return (width + 63) // 64
+
+
 def _record_at(n: _Array, k: _Array, width: int) -> _Array:
-    return (n // 16 * (width // 32) + k // 32) * 320
+    return (n // 16 * _num_records(width) + k // 64) * 640
 
 
-def _nibble_at(n: _Array, k: _Array) -> _Array:
-    return (k % 16 // 4 * 16 + n % 16) * 4 + k % 4
+def _nibble_at(n: _Array, k: _Array, width: int) -> _Array:
+    group = _record_at(n, k, width) + k // 32 % 2 * 256
+    return group + (k % 16 // 4 * 16 + n % 16) * 4 + k % 4
+
+
+def _step_at(n: _Array, k: _Array, width: int) -> _Array:
+    return (_record_at(n, k, width) + 512) // 2 + k // 32 % 2 * 16 + n % 16
+
+
+def _offset_at(n: _Array, k: _Array, width: int) -> _Array:
+    return (_record_at(n, k, width) + 576) // 2 + n % 16 * 2 + k // 32 % 2

@@ -16,6 +16,7 @@ from hybrid.backends.cpu.build_options import BuildOptions
 from hybrid.backends.cpu.engine_build import build_engine_directory
 from hybrid.backends.cpu.engine_cache import find_or_build
 from hybrid.backends.cpu.engine_directory import (
+    ENGINE_VERSION,
     MANIFEST_NAME,
     WEIGHTS_NAME,
     BuiltEngine,
@@ -267,7 +268,9 @@ def test_a_damaged_engine_directory_is_not_replaced(
     """It is the user's: what it was built from may be gone."""
     manifest = built.path / MANIFEST_NAME
     manifest.write_text(json.dumps({"engine_version": 0}))
-    with pytest.raises(CheckpointError, match="engine_version 0, this is 4"):
+    with pytest.raises(
+        CheckpointError, match=f"engine_version 0, this is {ENGINE_VERSION}"
+    ):
         find_or_build(built, config, INT8)
 
 

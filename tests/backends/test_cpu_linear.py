@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hybrid.backends.cpu.abi import Format, OpFlag, OpKind
-from tests.backends.activation_rows import make_rows, put_int8, read_rows
+from tests.backends.activation_rows import (
+    eight_bit_groups,
+    four_bit_pairs,
+    make_rows,
+    put_int8,
+    read_rows,
+    rounded_sums,
+)
 from tests.backends.guarded_memory import guarded
 from tests.backends.kernel_plan import Arena, Plan, op
 from tests.backends.kernel_stand import VARIANTS, KernelModel
@@ -86,8 +93,10 @@ def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
 
     x, w = read_rows(kind, raw, k), matrix.dense()
     wanted, magnitude = x @ w.T, np.abs(x) @ np.abs(w).T
-    if kind == Format.INT4:  # d * q and m are up to 0.15 and 0.08, and may cancel out
-        magnitude += np.abs(x).sum(axis=1)[:, None] * 0.23
+    if kind == Format.INT4:  # d * (q - 8) and m are up to 0.08 each, and may cancel out
+        magnitude += np.abs(x).sum(axis=1)[:, None] * 0.16
+        stored, exact = rounded_sums(raw, k)
+        wanted += (stored - exact) @ matrix.offsets().T
     for more in (matrix.bias, prior):
         if more is not None:
             wanted, magnitude = wanted + more, magnitude + np.abs(more)
@@ -111,7 +120,8 @@ def test_products_of_whole_numbers_are_exact(
     assert matrix.scales is not None
     matrix = replace(matrix, scales=guarded(np.ones_like(matrix.scales)))
     raw = make_rows(Format.INT8, m, k, random)
-    put_int8(raw, raw.view(np.int8)[:, :k].copy())
+    q = eight_bit_groups(raw, k)["q"].reshape(m, -1)[:, :k]
+    put_int8(raw, q.copy())
     got = multiply(variant, matrix, raw)
     assert (got == read_rows(Format.INT8, raw, k) @ matrix.dense().T).all()
 
@@ -140,9 +150,10 @@ def test_products_of_a_broken_row_stay_in_it(variant: str, kind: Format) -> None
     raw = make_rows(kind, 9, 96, random)
     whole = multiply(variant, matrix, raw)
     hurt = raw.copy()
-    if kind in {Format.INT8, Format.INT4}:
-        place = 96 // 4 if kind == Format.INT8 else 96 // 4 + 2 * 3
-        hurt.view(np.float32)[4, place] = np.nan  # its first group's scale, or its unit
+    if kind == Format.INT8:
+        eight_bit_groups(hurt, 96)["scale"][4, 0] = np.nan
+    elif kind == Format.INT4:
+        four_bit_pairs(hurt, 96)[1][4] = np.nan
     else:
         word = np.uint16 if kind == Format.BF16 else np.uint32
         infinity = 0x7F80 if kind == Format.BF16 else 0x7F800000

@@ -98,7 +98,7 @@ def _random_groups(rows: int, num_groups: int, seed: int) -> FourBitGroups:
     return FourBitGroups(
         rng.integers(0, 16, (rows, num_groups * 32), np.uint8),
         rng.normal(size=(rows, num_groups)).astype(np.float16),
-        rng.normal(size=(rows, num_groups)).astype(np.float16),
+        to_bfloat16(rng.normal(size=(rows, num_groups)).astype(np.float32)),
     )
 
 
@@ -107,25 +107,27 @@ def _random_groups(rows: int, num_groups: int, seed: int) -> FourBitGroups:
 def test_int4_lies_as_the_kernels_read_it(
     rows: int, num_groups: int, seed: int
 ) -> None:
-    """Records of 320 bytes: nibbles [4][16][4], low 0..15 of a group, high 16..31."""
+    """Records of 640 bytes, two groups each: nibbles, then steps, then offsets.
+
+    What pads the rows, and the second group of an odd number's last record, is zeros.
+    """
     groups = _random_groups(rows, num_groups, seed)
     data = pack_int4(groups)
-    assert len(data) == _up(rows, 16) // 16 * num_groups * 320
-    for n in range(_up(rows, 16)):
-        for g in range(num_groups):
-            record = data[(n // 16 * num_groups + g) * 320 :][:320]
-            d, m = (
-                record[start + n % 16 * 2 :][:2].view(np.float16)[0]
-                for start in (256, 288)
-            )
-            assert (d, m) == ((groups.d[n, g], groups.m[n, g]) if n < rows else (0, 0))
-            for j, b in np.ndindex(4, 4):
-                byte = record[(j * 16 + n % 16) * 4 + b]
-                k = 32 * g + 4 * j + b
-                expected = (0, 0)
-                if n < rows:
-                    expected = (groups.quanta[n, k], groups.quanta[n, k + 16])
-                assert (byte & 15, byte >> 4) == expected
+    num_records = _up(num_groups, 2) // 2
+    assert len(data) == _up(rows, 16) // 16 * num_records * 640
+    for n, g in np.ndindex(_up(rows, 16), num_records * 2):
+        record = data[(n // 16 * num_records + g // 2) * 640 :][:640]
+        is_real = n < rows and g < num_groups
+        steps, offsets = record[512:576].view(np.float16), record[576:].view(np.uint16)
+        found = steps[g % 2 * 16 + n % 16], offsets[n % 16 * 2 + g % 2]
+        assert found == ((groups.d[n, g], groups.m[n, g]) if is_real else (0, 0))
+        for j, b in np.ndindex(4, 4):
+            byte = record[g % 2 * 256 + (j * 16 + n % 16) * 4 + b]
+            k = 32 * g + 4 * j + b
+            expected = (0, 0)
+            if is_real:
+                expected = (groups.quanta[n, k], groups.quanta[n, k + 16])
+            assert (byte & 15, byte >> 4) == expected
 
 
 @settings(deadline=None)
@@ -151,8 +153,10 @@ def test_unpacking_gives_the_numbers_back(
     else:
         groups = _random_groups(shape[0], _up(shape[1], 32) // 32, seed)
         data = pack_int4(groups)
-        d, m = (np.repeat(x.astype(np.float32), 32, 1) for x in (groups.d, groups.m))
-        expected = (d * groups.quanta + m)[:, : shape[1]]
+        d = np.repeat(groups.d.astype(np.float32), 32, 1)
+        m = np.repeat(from_bfloat16(groups.m), 32, 1)
+        quanta = groups.quanta.astype(np.float32) - 8
+        expected = (d * quanta + m)[:, : shape[1]]
     assert len(data) == packed_bytes(form, *shape)
     np.testing.assert_array_equal(unpack(form, data, scales, shape), expected)
 

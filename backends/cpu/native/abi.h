@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 5
+#define HYBRID_CPU_ABI_VERSION 6
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -17,17 +17,20 @@
 //   FORMAT_BF16  uint16 [Np/16][Kp/2][16][2]
 //   FORMAT_INT8  uint8  [Np/16][Kp/4][16][4], q + 128; float16 scales [Np/16][Kp/32][16];
 //                w = scale * q, as in a GGUF's Q8_0 blocks
-//   FORMAT_INT4  records [Np/16][Kp/32] of 320 bytes: uint8 nibbles [4][16][4], where
-//                byte (j, n, b) holds q[n][32g + 4j + b] low and q[n][32g + 16 + 4j + b]
-//                high; float16 d[16]; float16 m[16]; w = d * q + m, q in 0..15
+//   FORMAT_INT4  records [Np/16][ceil(Kp/64)] of 640 bytes, two groups of 32 columns each:
+//                uint8 nibbles [2][4][16][4], where byte (i, j, n, b) holds q[n][4j + b] of
+//                group i low and q[n][16 + 4j + b] high; float16 d[2][16]; bfloat16
+//                m[16][2]; w = d * (q - 8) + m, q in 0..15; a group too many is zeros
 // Activations are rows of a buffer, K padded with zeros to Kp, named after the weights that
-// they are multiplied with:
+// they are multiplied with; rows of whole numbers are an odd number of 64 bytes apart:
 //   FORMAT_F32   float  [Kp]
 //   FORMAT_BF16  uint16 [Kp]
-//   FORMAT_INT8  int8 q [Kp]; float scales [Kp/32], x = scale * q; int32 [Kp/32], each
-//                group's sum of q times -128
-//   FORMAT_INT4  int8 q [Kp]; int32 [Kp/32], n * 2^23 of each group, n in 0..64; float
-//                [Kp/32], each group's sum of q times 2^n; float unit; x = unit * 2^n * q
+//   FORMAT_INT8  groups [Kp/32] of 40 bytes: int8 q[32]; float scale; int32, the sum of q
+//                times -128; x = scale * q
+//   FORMAT_INT4  pairs of groups [ceil(Kp/64)] of 84 bytes: int8 q[2][32]; int32 [2], n *
+//                2^23 of each group, n in 0..64; int32 [2], the sum of q times -8;
+//                bfloat16 [2], the sum of q times 2^n. Then float unit; x = unit * 2^n * q.
+//                A group too many is zeros
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {

@@ -37,17 +37,19 @@ static void embed(const Weight &weight, int64_t id, float *out) {
         out[k] = scale * static_cast<float>(w[(k / 4 * LANES + lane) * 4 + k % 4] - 128);
     }
   } else {
-    const uint8_t *record =
-        reinterpret_cast<const uint8_t *>(data) + block * num_groups * INT4_RECORD;
+    const uint8_t *records = reinterpret_cast<const uint8_t *>(data) +
+                             block * block_bytes<FORMAT_INT4>(weight.columns);
     for (int32_t first = 0; first < weight.columns; first += GROUP) {
-      const uint8_t *group = record + first / GROUP * INT4_RECORD;
-      const uint16_t *halves = reinterpret_cast<const uint16_t *>(group + 256) + lane;
-      const float scale = from_half(halves), least = from_half(halves + LANES);
+      const PairOfFours pair = {records + first / (2 * GROUP) * INT4_RECORD};
+      const int32_t half = first / GROUP % 2;
+      const float step = from_half(pair.steps(half) + lane);
+      const float middle = from_bf16(pair.offsets()[lane * 2 + half]);
       const int32_t end = first + GROUP < weight.columns ? first + GROUP : weight.columns;
       for (int32_t k = first; k < end; ++k) {
         const int32_t at = k % 16;
-        const uint8_t both = group[(at / 4 * LANES + lane) * 4 + at % 4];
-        out[k] = scale * static_cast<float>(k % GROUP < 16 ? both & 15 : both >> 4) + least;
+        const uint8_t both = pair.quanta(half)[(at / 4 * LANES + lane) * 4 + at % 4];
+        const int32_t q = k % GROUP < 16 ? both & 15 : both >> 4;
+        out[k] = step * static_cast<float>(q - 8) + middle;
       }
     }
   }

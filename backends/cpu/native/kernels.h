@@ -8,22 +8,32 @@ namespace hybrid {
 
 constexpr int32_t LANES = 16;
 constexpr int32_t GROUP = 32;         // numbers along K that share a scale
-constexpr int32_t INT4_RECORD = 320;  // bytes of 16 channels times one group
+constexpr int32_t INT4_RECORD = 640;  // bytes of 16 channels times two groups
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+// A row that INT8 weights are multiplied with, by groups of 32; see abi.h.
+constexpr int32_t INT8_SCALE = 32, INT8_START = 36, INT8_GROUP = 40;
+// One that INT4 weights are, by pairs of groups.
+constexpr int32_t INT4_EXPONENTS = 64, INT4_STARTS = 72, INT4_SUMS = 80, INT4_PAIR = 84;
+
 // Bytes from one row of an activation buffer to the next; see abi.h.
 constexpr int64_t activation_stride(int32_t format, int32_t columns) {
-  const int64_t padded = round_up(columns, GROUP);
+  const int64_t num_groups = round_up(columns, GROUP) / GROUP;
   if (format == FORMAT_F32)
-    return padded * 4;
+    return num_groups * GROUP * 4;
   if (format == FORMAT_BF16)
-    return padded * 2;
-  return round_up(padded + padded / GROUP * 8 + (format == FORMAT_INT4 ? 4 : 0), 64);
+    return num_groups * GROUP * 2;
+  const int64_t bytes = format == FORMAT_INT8 ? num_groups * INT8_GROUP
+                                              : (num_groups + 1) / 2 * INT4_PAIR + 4;
+  // An odd number of cache lines: rows a power of two apart would share their places.
+  return ((bytes + 63) / 64 | 1) * 64;
 }
 
-// Rows that a product's tile takes at most.
-constexpr int32_t ROWS_OF_TILE = 4;
+// Rows that a product's tile takes at most: with four bits it pays to have more, over which
+// the work of taking nibbles apart is spread.
+constexpr int32_t rows_of_tile(int32_t format) { return format == FORMAT_INT4 ? 8 : 4; }
+constexpr int32_t MOST_ROWS_OF_TILE = 8;
 
 struct LinearTask {
   const Weight *weight;

@@ -3,48 +3,59 @@
 // Every output is one chain of sums along K, in one order whatever the tile: a row gets
 // the same bits alone and in any batch.
 
+template <int32_t FORMAT, int R, int B>
+static inline void any_tile(const LinearTask &task, int32_t block, int64_t row,
+                            [[maybe_unused]] Fetch fetch) {
+  if constexpr (FORMAT == FORMAT_INT8)
+    tile_of_eights<R, B>(task, block, row, fetch);
+  else if constexpr (FORMAT == FORMAT_INT4)
+    tile_of_fours<R, B>(task, block, row, fetch);
+  else
+    tile<FORMAT, R, B>(task, block, row);
+}
+
 // R rows by all blocks from `block` to `last`.
 template <int32_t FORMAT, int R>
 static void strip(const LinearTask &task, int32_t block, int32_t last, int64_t row,
-                  [[maybe_unused]] Fetch fetch) {
-  constexpr bool has_groups = FORMAT == FORMAT_INT8 || FORMAT == FORMAT_INT4;
-  for (; block + 3 <= last; block += 3) {
-    if constexpr (has_groups)
-      tile_of_groups<FORMAT, R, 3>(task, block, row, fetch);
-    else
-      tile<FORMAT, R, 3>(task, block, row);
+                  Fetch fetch) {
+  // More than four rows fill the registers by themselves.
+  for (; R <= 4 && block + 3 <= last; block += 3)
+    any_tile<FORMAT, R, R <= 4 ? 3 : 1>(task, block, row, fetch);
+  for (; block < last; ++block)
+    any_tile<FORMAT, R, 1>(task, block, row, fetch);
+}
+
+// The next rows, R at most.
+template <int32_t FORMAT, int R>
+static void strip_of_rows(const LinearTask &task, int32_t block, int32_t last, int64_t row,
+                          int64_t num_rows, Fetch fetch) {
+  if constexpr (R > 1) {
+    if (num_rows < R) {
+      strip_of_rows<FORMAT, R - 1>(task, block, last, row, num_rows, fetch);
+      return;
+    }
   }
-  for (; block < last; ++block) {
-    if constexpr (has_groups)
-      tile_of_groups<FORMAT, R, 1>(task, block, row, fetch);
-    else
-      tile<FORMAT, R, 1>(task, block, row);
-  }
+  strip<FORMAT, R>(task, block, last, row, fetch);
 }
 
 // Fetched ahead by the first rows of a panel, where nobody has fetched it before.
-constexpr int32_t GROUPS_AHEAD = 8;
+constexpr int64_t BYTES_AHEAD = 2560;
 
 // A panel of three blocks at a time, whose weights stay near for all rows; rows but the
-// first four fetch the next panel between their sums.
+// first tile's fetch the next panel between their sums.
 template <int32_t FORMAT>
 static void product(const LinearTask &task, int32_t first_block, int32_t num_blocks,
                     int32_t num_rows) {
   const int32_t end_block = first_block + num_blocks;
-  const int32_t num_strips = (num_rows + ROWS_OF_TILE - 1) / ROWS_OF_TILE;
-  const int64_t panel_bytes =
-      3 * (round_up(task.weight->columns, GROUP) / GROUP) * group_bytes(FORMAT);
+  constexpr int32_t MOST_ROWS = rows_of_tile(FORMAT);
+  const int32_t num_strips = (num_rows + MOST_ROWS - 1) / MOST_ROWS;
+  const int64_t panel_bytes = 3 * block_bytes<FORMAT>(task.weight->columns);
   for (int32_t block = first_block; block < end_block; block += 3) {
     const int32_t last = block + 3 < end_block ? block + 3 : end_block;
-    Fetch fetch = {GROUPS_AHEAD * group_bytes(FORMAT), 1, 0};
+    Fetch fetch = {BYTES_AHEAD, 1, 0};
     int64_t r = 0;
-    for (int32_t s = 1; r < num_rows; r += ROWS_OF_TILE, ++s) {
-      switch (num_rows - r) {
-      case 1: strip<FORMAT, 1>(task, block, last, r, fetch); break;
-      case 2: strip<FORMAT, 2>(task, block, last, r, fetch); break;
-      case 3: strip<FORMAT, 3>(task, block, last, r, fetch); break;
-      default: strip<FORMAT, 4>(task, block, last, r, fetch); break;
-      }
+    for (int32_t s = 1; r < num_rows; r += MOST_ROWS, ++s) {
+      strip_of_rows<FORMAT, MOST_ROWS>(task, block, last, r, num_rows - r, fetch);
       fetch = {panel_bytes, num_strips - 1, s - 1};
       if (last * LANES >= task.weight->rows)
         fetch.phase = -1; // never: there is no next panel

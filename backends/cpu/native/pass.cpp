@@ -51,7 +51,7 @@ void Pass::cut_rows() {
   has_chains_ = num_tokens > most && num_tokens >= int64_t{CHAIN_ROWS} * threads;
   if (has_chains_)
     num_units = round_up(std::max(num_units, finest), threads);
-  const int64_t rows = round_up((num_tokens + num_units - 1) / num_units, ROWS_OF_TILE);
+  const int64_t rows = round_up((num_tokens + num_units - 1) / num_units, MOST_ROWS_OF_TILE);
   unit_rows_ = static_cast<int32_t>(std::min<int64_t>(rows, most));
 }
 

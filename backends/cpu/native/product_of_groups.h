@@ -1,132 +1,184 @@
 // Products with weights of eight and four bits: whole sums of a group of 32 columns, scaled
 // and added group by group.
 
-constexpr int64_t group_bytes(int32_t format) {
-  return format == FORMAT_INT4 ? INT4_RECORD : GROUP * LANES;
+// Two groups of a block of four-bit weights.
+struct PairOfFours {
+  const uint8_t *record;
+
+  const uint8_t *quanta(int32_t half) const { return record + half * 256; }
+  const uint16_t *steps(int32_t half) const {
+    return reinterpret_cast<const uint16_t *>(record + 512) + half * LANES;
+  }
+  const uint16_t *offsets() const { return reinterpret_cast<const uint16_t *>(record + 576); }
+};
+
+// Of 16 channels.
+template <int32_t FORMAT> constexpr int64_t block_bytes(int32_t columns) {
+  return FORMAT == FORMAT_INT4 ? round_up(columns, 2 * GROUP) / (2 * GROUP) * INT4_RECORD
+                               : round_up(columns, GROUP) * LANES;
 }
 
 // Adds one group's products, as whole numbers.
 template <int32_t FORMAT, int R, int B>
-static inline void add_group(const uint8_t *group, int64_t block_bytes, const int8_t *numbers,
-                             int64_t stride, Ints (&dots)[R][B]) {
+static inline void add_group(const uint8_t *group, int64_t next_block,
+                             const char *const (&rows)[R], int32_t at, Ints (&dots)[R][B]) {
   constexpr int NUM_LOADS = FORMAT == FORMAT_INT8 ? 8 : 4;
   HYBRID_UNROLL
   for (int j = 0; j < NUM_LOADS; ++j) {
     Bytes w[B];
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      w[b] = load_bytes(group + b * block_bytes + 64 * j);
+      w[b] = load_bytes(group + b * next_block + 64 * j);
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
+      const int8_t *numbers = reinterpret_cast<const int8_t *>(rows[r]) + at + 4 * j;
       HYBRID_UNROLL
       for (int b = 0; b < B; ++b)
-        dots[r][b] = dot4(dots[r][b], FORMAT == FORMAT_INT8 ? w[b] : low_nibbles(w[b]),
-                          numbers + r * stride + 4 * j);
+        dots[r][b] = dot4(dots[r][b], FORMAT == FORMAT_INT8 ? w[b] : low_nibbles(w[b]), numbers);
     }
     if constexpr (FORMAT == FORMAT_INT4) {
       HYBRID_UNROLL
       for (int r = 0; r < R; ++r) {
+        const int8_t *numbers = reinterpret_cast<const int8_t *>(rows[r]) + at + 16 + 4 * j;
         HYBRID_UNROLL
         for (int b = 0; b < B; ++b)
-          dots[r][b] = dot4(dots[r][b], high_nibbles(w[b]), numbers + r * stride + 16 + 4 * j);
+          dots[r][b] = dot4(dots[r][b], high_nibbles(w[b]), numbers);
       }
     }
   }
 }
 
-// Which groups' weights a tile fetches into the cache while it multiplies: those `offset`
-// bytes on, at every group g with g % every == phase.
+// Which weights a tile fetches into the cache while it multiplies: those `offset` bytes on,
+// at every step i, of a group or two, with i % every == phase.
 struct Fetch {
   int64_t offset;
   int32_t every, phase;
-};
 
-// What a row has behind its numbers, and how a group's whole sums are added with it.
-template <int32_t FORMAT> struct GroupsOfRow;
-
-template <> struct GroupsOfRow<FORMAT_INT8> {
-  const float *scales;
-  const int32_t *starts;
-
-  GroupsOfRow(const char *row, int32_t padded)
-      : scales(reinterpret_cast<const float *>(row + padded)),
-        starts(reinterpret_cast<const int32_t *>(scales + padded / GROUP)) {}
-  Ints start(int32_t g) const { return same_ints(starts[g]); }
-  Floats add(Floats sum, Ints dots, const uint16_t *halves, int32_t g) const {
-    return fma(mul(load_f16(halves), set1(scales[g])), to_floats(dots), sum);
-  }
-  Floats finish(Floats sum) const { return sum; }
-};
-
-template <> struct GroupsOfRow<FORMAT_INT4> {
-  const int32_t *exponents;
-  const float *sums;
-  float unit;
-
-  GroupsOfRow(const char *row, int32_t padded)
-      : exponents(reinterpret_cast<const int32_t *>(row + padded)),
-        sums(reinterpret_cast<const float *>(exponents + padded / GROUP)),
-        unit(sums[padded / GROUP]) {}
-  Ints start(int32_t) const { return same_ints(0); }
-  Floats add(Floats sum, Ints dots, const uint16_t *halves, int32_t g) const {
-    sum = fma(load_f16(halves), with_exponent(to_floats(dots), exponents[g]), sum);
-    return fma(load_f16(halves + LANES), set1(sums[g]), sum);
-  }
-  Floats finish(Floats sum) const { return mul(sum, set1(unit)); }
-};
-
-template <int32_t FORMAT, int R, int B>
-static inline void tile_of_groups(const LinearTask &task, int32_t block, int64_t row,
-                                  Fetch fetch) {
-  const Weight &weight = *task.weight;
-  const int32_t padded = static_cast<int32_t>(round_up(weight.columns, GROUP));
-  const int32_t num_groups = padded / GROUP;
-  const int64_t block_bytes = num_groups * group_bytes(FORMAT);
-  const uint8_t *group = static_cast<const uint8_t *>(weight.data) + block * block_bytes;
-  const char *in = task.in + row * task.in_stride;
-  auto groups = [&](int r) { return GroupsOfRow<FORMAT>(in + r * task.in_stride, padded); };
-  Floats sums[R][B];
-  HYBRID_UNROLL
-  for (int r = 0; r < R; ++r) {
+  template <int B>
+  inline void step(const uint8_t *weights, int64_t next_block, int64_t num_bytes) {
+    if (phase-- != 0)
+      return;
+    phase = every - 1;
     HYBRID_UNROLL
-    for (int b = 0; b < B; ++b)
-      sums[r][b] = set1(0.0f);
-  }
-  int32_t until_fetch = fetch.phase;
-  for (int32_t g = 0; g < num_groups; ++g, group += group_bytes(FORMAT)) {
-    if (until_fetch-- == 0) {
-      until_fetch = fetch.every - 1;
-      HYBRID_UNROLL
-      for (int b = 0; b < B; ++b) {
-        for (int64_t i = 0; i < group_bytes(FORMAT); i += 64)
-          prefetch_far(group + b * block_bytes + fetch.offset + i);
-      }
+    for (int b = 0; b < B; ++b) {
+      for (int64_t i = 0; i < num_bytes; i += 64)
+        prefetch_far(weights + b * next_block + offset + i);
     }
-    Ints dots[R][B];
+  }
+};
+
+template <int R, int B> struct GroupTile {
+  Floats sums[R][B];
+  const char *rows[R];
+
+  GroupTile(const LinearTask &task, int64_t row) {
+    HYBRID_UNROLL
+    for (int r = 0; r < R; ++r) {
+      rows[r] = task.in + (row + r) * task.in_stride;
+      HYBRID_UNROLL
+      for (int b = 0; b < B; ++b)
+        sums[r][b] = set1(0.0f);
+    }
+  }
+
+  // Whole numbers that lie `at` bytes from where the rows are.
+  void start(Ints (&dots)[R][B], int32_t at) const {
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r) {
       HYBRID_UNROLL
       for (int b = 0; b < B; ++b)
-        dots[r][b] = groups(r).start(g);
+        dots[r][b] = same_ints(*reinterpret_cast<const int32_t *>(rows[r] + at));
     }
-    add_group<FORMAT, R, B>(group, block_bytes,
-                            reinterpret_cast<const int8_t *>(in) + g * GROUP, task.in_stride,
-                            dots);
+  }
+
+  void advance(int64_t num_bytes) {
+    HYBRID_UNROLL
+    for (int r = 0; r < R; ++r)
+      rows[r] += num_bytes;
+  }
+};
+
+template <int R, int B>
+static inline void tile_of_eights(const LinearTask &task, int32_t block, int64_t row,
+                                  Fetch fetch) {
+  const Weight &weight = *task.weight;
+  const int64_t num_groups = round_up(weight.columns, GROUP) / GROUP;
+  const int64_t next_block = block_bytes<FORMAT_INT8>(weight.columns);
+  const uint8_t *group = static_cast<const uint8_t *>(weight.data) + block * next_block;
+  const uint16_t *scales = weight.scales + block * num_groups * LANES;
+  GroupTile<R, B> tile(task, row);
+  for (int64_t g = 0; g < num_groups; ++g) {
+    fetch.step<B>(group, next_block, GROUP * LANES);
+    Ints dots[R][B];
+    tile.start(dots, INT8_START);
+    add_group<FORMAT_INT8, R, B>(group, next_block, tile.rows, 0, dots);
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b) {
-      const uint16_t *halves =
-          FORMAT == FORMAT_INT8
-              ? weight.scales + (int64_t{block + b} * num_groups + g) * LANES
-              : reinterpret_cast<const uint16_t *>(group + b * block_bytes + 256);
+      const Floats of_weights = load_f16(scales + b * num_groups * LANES);
       HYBRID_UNROLL
-      for (int r = 0; r < R; ++r)
-        sums[r][b] = groups(r).add(sums[r][b], dots[r][b], halves, g);
+      for (int r = 0; r < R; ++r) {
+        const float of_row = *reinterpret_cast<const float *>(tile.rows[r] + INT8_SCALE);
+        tile.sums[r][b] =
+            fma(mul(of_weights, set1(of_row)), to_floats(dots[r][b]), tile.sums[r][b]);
+      }
     }
+    group += GROUP * LANES;
+    scales += LANES;
+    tile.advance(INT8_GROUP);
   }
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      put_out(task, row + r, block + b, groups(r).finish(sums[r][b]));
+      put_out(task, row + r, block + b, tile.sums[r][b]);
+  }
+}
+
+template <int R, int B>
+static inline void tile_of_fours(const LinearTask &task, int32_t block, int64_t row,
+                                 Fetch fetch) {
+  const Weight &weight = *task.weight;
+  const int64_t next_block = block_bytes<FORMAT_INT4>(weight.columns);
+  PairOfFours pair = {static_cast<const uint8_t *>(weight.data) + block * next_block};
+  const uint8_t *const end = pair.record + next_block;
+  GroupTile<R, B> tile(task, row);
+  for (; pair.record != end; pair.record += INT4_RECORD) {
+    fetch.step<B>(pair.record, next_block, INT4_RECORD);
+    HYBRID_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Ints dots[R][B];
+      tile.start(dots, INT4_STARTS + 4 * half);
+      add_group<FORMAT_INT4, R, B>(pair.quanta(half), next_block, tile.rows, GROUP * half, dots);
+      HYBRID_UNROLL
+      for (int b = 0; b < B; ++b) {
+        const Floats steps = load_f16(PairOfFours{pair.record + b * next_block}.steps(half));
+        HYBRID_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const char *exponent = tile.rows[r] + INT4_EXPONENTS + 4 * half;
+          const Floats scaled = with_exponent(to_floats(dots[r][b]),
+                                              *reinterpret_cast<const int32_t *>(exponent));
+          tile.sums[r][b] = fma(steps, scaled, tile.sums[r][b]);
+        }
+      }
+    }
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b) {
+      const Pairs offsets = load_pairs(PairOfFours{pair.record + b * next_block}.offsets());
+      HYBRID_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const char *group_sums = tile.rows[r] + INT4_SUMS;
+        tile.sums[r][b] = dot2(tile.sums[r][b], offsets,
+                               reinterpret_cast<const uint16_t *>(group_sums));
+      }
+    }
+    tile.advance(INT4_PAIR);
+  }
+  HYBRID_UNROLL
+  for (int r = 0; r < R; ++r) {
+    // Behind the last pair.
+    const Floats unit = set1(*reinterpret_cast<const float *>(tile.rows[r]));
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b)
+      put_out(task, row + r, block + b, mul(tile.sums[r][b], unit));
   }
 }

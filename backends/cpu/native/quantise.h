@@ -36,10 +36,10 @@ static inline Floats largest_of_groups(N, At at, int32_t first, int32_t count,
   return largest_of_each(rows);
 }
 
-// Puts each group times its factor; gives the sums of what was put.
-template <class N, class At>
+// Puts each group times its factor where `place` says; gives the sums of what was put.
+template <class N, class At, class Place>
 static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats factors,
-                                int8_t *quanta) {
+                                Place place) {
   float factor[LANES];
   store(factor, factors);
   Floats rows[LANES];
@@ -51,8 +51,9 @@ static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats f
     const int32_t i = (first + g) * GROUP;
     const Floats low = nearest(mul(at(i), set1(factor[g])));
     const Floats high = nearest(mul(at(i + LANES), set1(factor[g])));
-    store_s8(quanta + i, low);
-    store_s8(quanta + i + LANES, high);
+    int8_t *quanta = reinterpret_cast<int8_t *>(place(first + g));
+    store_s8(quanta, low);
+    store_s8(quanta + LANES, high);
     rows[g] = add(low, high);
   }
   return sum_of_each(rows);
@@ -61,28 +62,34 @@ static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats f
 // Below this 127 / largest overflows: groups that are zeros for every purpose.
 constexpr float LEAST_LARGEST = 1e-36f;
 
+// The sums of a group's quanta, such that no number becomes one.
+static inline void store_sums(float *sums, Floats exact) {
+  store(sums, max(exact, set1(-127.0f * GROUP)));
+}
+
+template <class T> static inline void put_number(char *at, T number) {
+  __builtin_memcpy(at, &number, sizeof number);
+}
+
 template <class At> static inline void put_scaled_groups(At at, int32_t width, char *out) {
-  const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
-  const int32_t num_groups = padded / GROUP;
-  float *scales = reinterpret_cast<float *>(out + padded);
-  int32_t *starts = reinterpret_cast<int32_t *>(scales + num_groups);
+  const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
+  auto place = [=](int32_t g) { return out + int64_t{g} * INT8_GROUP; };
   Floats broken = set1(0.0f);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
     const Floats top = largest_of_groups(most, at, first, count, broken);
-    const Floats scale = zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f)));
     const Floats factor = zero_below(top, LEAST_LARGEST, div(set1(127.0f), top));
-    const Floats exact =
-        put_quanta(most, at, first, count, factor, reinterpret_cast<int8_t *>(out));
-    float sums[LANES]; // such that no number becomes one
-    store(sums, max(exact, set1(-127.0f * GROUP)));
-    store_part(scales + first, scale, count);
-    for (int32_t g = 0; g < count; ++g)
-      starts[first + g] = -128 * static_cast<int32_t>(sums[g]);
+    float sums[LANES], scales[LANES];
+    store_sums(sums, put_quanta(most, at, first, count, factor, place));
+    store(scales, zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f))));
+    for (int32_t g = 0; g < count; ++g) {
+      put_number(place(first + g) + INT8_SCALE, scales[g]);
+      put_number(place(first + g) + INT8_START, -128 * static_cast<int32_t>(sums[g]));
+    }
   });
   const float poison = sum(broken);
   if (poison != 0.0f) // no number: nor is anything made of this row
     for (int32_t g = 0; g < num_groups; ++g)
-      scales[g] = poison;
+      put_number(place(g) + INT8_SCALE, poison);
 }
 
 // A power of two for every group saves the product's inner loop a multiplication, and costs
@@ -92,12 +99,30 @@ template <class At> static inline void put_scaled_groups(At at, int32_t width, c
 constexpr float LEAST_STEP = 0x1p-64f;
 constexpr float LEAST_UNIT = 0x1p-126f;
 
+// What stands behind the quanta of groups, `powers` of two times the unit each.
+static inline void put_stepped_sums(char *out, int32_t first, int32_t count, Floats powers,
+                                    Floats sums) {
+  uint16_t scaled[LANES];
+  float whole[LANES], power[LANES];
+  int32_t bits[LANES];
+  store_bf16(scaled, mul(sums, powers));
+  store_sums(whole, sums);
+  store(power, powers);
+  __builtin_memcpy(bits, power, sizeof bits);
+  for (int32_t g = 0; g < count; ++g) {
+    char *pair = out + int64_t{(first + g) / 2} * INT4_PAIR;
+    const int32_t half = (first + g) % 2;
+    put_number(pair + INT4_EXPONENTS + 4 * half, bits[g] - 0x3f800000); // those of 1
+    put_number(pair + INT4_STARTS + 4 * half, -8 * static_cast<int32_t>(whole[g]));
+    put_number(pair + INT4_SUMS + 2 * half, scaled[g]);
+  }
+}
+
 template <class At> static inline void put_stepped_groups(At at, int32_t width, char *out) {
-  const int32_t padded = static_cast<int32_t>(round_up(width, GROUP));
-  const int32_t num_groups = padded / GROUP;
-  int32_t *exponents = reinterpret_cast<int32_t *>(out + padded);
-  float *group_sums = reinterpret_cast<float *>(exponents + num_groups);
-  float *steps = group_sums; // until these are known
+  const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
+  char *end = out + int64_t{(num_groups + 1) / 2} * INT4_PAIR;
+  // Until they are used: what is put before reaches no step that is still to come.
+  float *steps = reinterpret_cast<float *>(end) - num_groups;
   Floats broken = set1(0.0f), largest_step = set1(0.0f);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
     const Floats top = largest_of_groups(most, at, first, count, broken);
@@ -112,16 +137,18 @@ template <class At> static inline void put_stepped_groups(At at, int32_t width, 
     // Of a row that holds no numbers the unit says all.
     const Floats step =
         poison == 0.0f ? max(load_part(steps + first, count), set1(unit)) : set1(unit);
-    const Floats above = mul(step, set1(1.0f / unit));
-    const Floats sums = put_quanta(most, at, first, count, div(set1(1.0f), step),
-                                   reinterpret_cast<int8_t *>(out));
-    store_part(group_sums + first, mul(sums, above), count);
-    float powers[LANES];
-    int32_t bits[LANES];
-    store(powers, above);
-    __builtin_memcpy(bits, powers, sizeof bits);
-    for (int32_t g = 0; g < count; ++g)
-      exponents[first + g] = bits[g] - 0x3f800000; // those of 1
+    const Floats sums =
+        put_quanta(most, at, first, count, div(set1(1.0f), step), [=](int32_t g) {
+          return out + int64_t{g / 2} * INT4_PAIR + g % 2 * GROUP;
+        });
+    put_stepped_sums(out, first, count, mul(step, set1(1.0f / unit)), sums);
   });
-  group_sums[num_groups] = unit + poison;
+  if (num_groups % 2) {
+    char *pair = end - INT4_PAIR;
+    __builtin_memset(pair + GROUP, 0, GROUP);
+    put_number(pair + INT4_EXPONENTS + 4, 0);
+    put_number(pair + INT4_STARTS + 4, 0);
+    put_number(pair + INT4_SUMS + 2, uint16_t{0});
+  }
+  put_number(end, unit + poison);
 }
