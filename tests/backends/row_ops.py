@@ -85,11 +85,11 @@ class RowOp:
         # Half a step of a group, and what rounding of step and number may tip over.
         starts = np.arange(0, self.width, 32)
         steps = np.maximum.reduceat(np.abs(wanted), starts, axis=1) / 127
-        if self.format == Format.INT4:
-            # The next power of two, none far below the row's largest.
-            _, n = np.frexp(steps * (1 + 1e-6))
-            steps = np.where(steps > 0, 2.0**n, 0.0)
-            steps = np.maximum(steps, steps.max(axis=1, keepdims=True) * 2.0**-64)
+        # The row's largest step, halved as often as the group's allows.
+        base = np.maximum(steps.max(axis=1, keepdims=True), 2.0**-126)
+        with np.errstate(divide="ignore"):
+            halvings = np.floor(np.log2(base / (steps * (1 + 1e-6))))
+        steps = base * 2.0 ** -np.clip(halvings, 0, 64)
         steps = steps.repeat(32, axis=1)[:, : self.width]
         return arithmetic + steps * (0.5 + 1e-3) + 1e-36
 

@@ -12,8 +12,9 @@ constexpr int32_t INT4_RECORD = 640;  // bytes of 16 channels times two groups
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// A row that INT8 weights are multiplied with, by groups of 32; see abi.h.
-constexpr int32_t INT8_SCALE = 32, INT8_START = 36, INT8_GROUP = 40;
+// A row that INT8 weights are multiplied with, by groups of 32, its unit behind them; see
+// abi.h.
+constexpr int32_t INT8_EXPONENT = 32, INT8_START = 36, INT8_GROUP = 40;
 // One that INT4 weights are, by pairs of groups.
 constexpr int32_t INT4_EXPONENTS = 64, INT4_STARTS = 72, INT4_SUMS = 80, INT4_PAIR = 84;
 
@@ -24,10 +25,10 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
     return num_groups * GROUP * 4;
   if (format == FORMAT_BF16)
     return num_groups * GROUP * 2;
-  const int64_t bytes = format == FORMAT_INT8 ? num_groups * INT8_GROUP
-                                              : (num_groups + 1) / 2 * INT4_PAIR + 4;
+  const int64_t groups = format == FORMAT_INT8 ? num_groups * INT8_GROUP
+                                               : (num_groups + 1) / 2 * INT4_PAIR;
   // An odd number of cache lines: rows a power of two apart would share their places.
-  return ((bytes + 63) / 64 | 1) * 64;
+  return ((groups + 4 + 63) / 64 | 1) * 64;
 }
 
 // Rows that a product's tile takes at most: with four bits it pays to have more, over which

@@ -59,96 +59,88 @@ static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats f
   return sum_of_each(rows);
 }
 
-// Below this 127 / largest overflows: groups that are zeros for every purpose.
-constexpr float LEAST_LARGEST = 1e-36f;
-
-// The sums of a group's quanta, such that no number becomes one.
-static inline void store_sums(float *sums, Floats exact) {
-  store(sums, max(exact, set1(-127.0f * GROUP)));
-}
-
 template <class T> static inline void put_number(char *at, T number) {
   __builtin_memcpy(at, &number, sizeof number);
 }
 
-template <class At> static inline void put_scaled_groups(At at, int32_t width, char *out) {
-  const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
-  auto place = [=](int32_t g) { return out + int64_t{g} * INT8_GROUP; };
-  Floats broken = set1(0.0f);
-  by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
-    const Floats top = largest_of_groups(most, at, first, count, broken);
-    const Floats factor = zero_below(top, LEAST_LARGEST, div(set1(127.0f), top));
-    float sums[LANES], scales[LANES];
-    store_sums(sums, put_quanta(most, at, first, count, factor, place));
-    store(scales, zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f))));
-    for (int32_t g = 0; g < count; ++g) {
-      put_number(place(first + g) + INT8_SCALE, scales[g]);
-      put_number(place(first + g) + INT8_START, -128 * static_cast<int32_t>(sums[g]));
-    }
-  });
-  const float poison = sum(broken);
-  if (poison != 0.0f) // no number: nor is anything made of this row
-    for (int32_t g = 0; g < num_groups; ++g)
-      put_number(place(g) + INT8_SCALE, poison);
-}
+// Where a group's numbers lie, and what stands behind them: the sum of its quanta and the
+// power of two that its step is of the row's unit.
+template <int32_t FORMAT> struct RowOfGroups;
 
-// A power of two for every group saves the product's inner loop a multiplication, and costs
-// a bit of q at most. A group's step is no less than the row's largest times this: a row's
-// products then stay far from what float32 can hold, and a smaller group is zeros beside
-// the largest.
-constexpr float LEAST_STEP = 0x1p-64f;
+template <> struct RowOfGroups<FORMAT_INT8> {
+  char *row;
+  int32_t num_groups;
+
+  char *group(int32_t g) const { return row + int64_t{g} * INT8_GROUP; }
+  char *end() const { return group(num_groups); }
+  void put_sum(int32_t g, int32_t exponent, int32_t sum, uint16_t) const {
+    put_number(group(g) + INT8_EXPONENT, exponent);
+    put_number(group(g) + INT8_START, -128 * sum);
+  }
+  void pad() const {}
+};
+
+template <> struct RowOfGroups<FORMAT_INT4> {
+  char *row;
+  int32_t num_groups;
+
+  char *pair(int32_t g) const { return row + int64_t{g / 2} * INT4_PAIR; }
+  char *group(int32_t g) const { return pair(g) + g % 2 * GROUP; }
+  char *end() const { return pair(num_groups + 1); }
+  void put_sum(int32_t g, int32_t exponent, int32_t sum, uint16_t scaled) const {
+    put_number(pair(g) + INT4_EXPONENTS + g % 2 * 4, exponent);
+    put_number(pair(g) + INT4_STARTS + g % 2 * 4, -8 * sum);
+    put_number(pair(g) + INT4_SUMS + g % 2 * 2, scaled);
+  }
+  void pad() const {
+    if (num_groups % 2 == 0)
+      return;
+    __builtin_memset(group(num_groups), 0, GROUP);
+    put_sum(num_groups, 0, 0, 0);
+  }
+};
+
+// A group's step is the row's largest, halved as often as its numbers allow: an exponent
+// added in the product's inner loop instead of a multiplication, for which a group other
+// than the largest gives up to a bit. None is halved further than this: a row's products
+// then stay far from what float32 can hold, and a smaller group is zeros beside the largest.
+constexpr float LEAST_OF_STEPS = 0x1p-64f;
 constexpr float LEAST_UNIT = 0x1p-126f;
 
-// What stands behind the quanta of groups, `powers` of two times the unit each.
-static inline void put_stepped_sums(char *out, int32_t first, int32_t count, Floats powers,
-                                    Floats sums) {
-  uint16_t scaled[LANES];
-  float whole[LANES], power[LANES];
-  int32_t bits[LANES];
-  store_bf16(scaled, mul(sums, powers));
-  store_sums(whole, sums);
-  store(power, powers);
-  __builtin_memcpy(bits, power, sizeof bits);
-  for (int32_t g = 0; g < count; ++g) {
-    char *pair = out + int64_t{(first + g) / 2} * INT4_PAIR;
-    const int32_t half = (first + g) % 2;
-    put_number(pair + INT4_EXPONENTS + 4 * half, bits[g] - 0x3f800000); // those of 1
-    put_number(pair + INT4_STARTS + 4 * half, -8 * static_cast<int32_t>(whole[g]));
-    put_number(pair + INT4_SUMS + 2 * half, scaled[g]);
-  }
-}
-
-template <class At> static inline void put_stepped_groups(At at, int32_t width, char *out) {
+template <int32_t FORMAT, class At>
+static inline void put_groups(At at, int32_t width, char *out) {
   const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
-  char *end = out + int64_t{(num_groups + 1) / 2} * INT4_PAIR;
-  // Until they are used: what is put before reaches no step that is still to come.
-  float *steps = reinterpret_cast<float *>(end) - num_groups;
-  Floats broken = set1(0.0f), largest_step = set1(0.0f);
+  const RowOfGroups<FORMAT> row = {out, num_groups};
+  // Until they are used: what is put before reaches none that is still to come.
+  float *steps = reinterpret_cast<float *>(row.end()) - num_groups;
+  Floats broken = set1(0.0f), largest_step = set1(LEAST_UNIT);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
     const Floats top = largest_of_groups(most, at, first, count, broken);
-    const Floats step = power_above(mul(top, set1(1.0f / 127.0f)));
+    const Floats step = mul(top, set1(1.0f / 127.0f));
     largest_step = max(largest_step, step);
     store_part(steps + first, step, count);
   });
   const float poison = sum(broken);
-  const Floats least = max(mul(largest_step, set1(LEAST_STEP)), set1(LEAST_UNIT));
-  const float unit = poison == 0.0f ? largest(least) : LEAST_UNIT;
+  // Of a row that holds no numbers the unit says all.
+  const float base = poison == 0.0f ? largest(largest_step) : LEAST_UNIT;
+  const Floats halved = max(set1(LEAST_OF_STEPS), power_above(set1(LEAST_UNIT / base)));
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
-    // Of a row that holds no numbers the unit says all.
-    const Floats step =
-        poison == 0.0f ? max(load_part(steps + first, count), set1(unit)) : set1(unit);
+    const Floats part = min(set1(1.0f), div(load_part(steps + first, count), set1(base)));
+    const Floats power = max(halved, power_above(part));
+    const Floats factor = div(set1(1.0f), mul(power, set1(base)));
     const Floats sums =
-        put_quanta(most, at, first, count, div(set1(1.0f), step), [=](int32_t g) {
-          return out + int64_t{g / 2} * INT4_PAIR + g % 2 * GROUP;
-        });
-    put_stepped_sums(out, first, count, mul(step, set1(1.0f / unit)), sums);
+        put_quanta(most, at, first, count, factor, [=](int32_t g) { return row.group(g); });
+    const Floats above = div(power, halved);
+    uint16_t scaled[LANES];
+    float whole[LANES], powers[LANES];
+    int32_t bits[LANES];
+    store_bf16(scaled, mul(sums, above));
+    store(whole, max(sums, set1(-127.0f * GROUP))); // such that no number becomes one
+    store(powers, above);
+    __builtin_memcpy(bits, powers, sizeof bits);
+    for (int32_t g = 0; g < count; ++g)
+      row.put_sum(first + g, bits[g] - 0x3f800000, static_cast<int32_t>(whole[g]), scaled[g]);
   });
-  if (num_groups % 2) {
-    char *pair = end - INT4_PAIR;
-    __builtin_memset(pair + GROUP, 0, GROUP);
-    put_number(pair + INT4_EXPONENTS + 4, 0);
-    put_number(pair + INT4_STARTS + 4, 0);
-    put_number(pair + INT4_SUMS + 2, uint16_t{0});
-  }
-  put_number(end, unit + poison);
+  row.pad();
+  put_number(row.end(), base * largest(halved) + poison);
 }

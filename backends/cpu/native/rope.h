@@ -25,6 +25,9 @@ static inline void normalize(float *head, const float *weight, float epsilon, in
   }
 }
 
+// Below this 127 / largest overflows: numbers that are zeros for every purpose.
+constexpr float LEAST_LARGEST = 1e-36f;
+
 // One head's K or V into its row of a cell.
 static inline void put_cell(const float *head, int32_t dim, int32_t format, char *row,
                             float *scale) {
