@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 5
+#define HYBRID_CPU_ABI_VERSION 6
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -98,8 +98,13 @@ struct ModelConfig {
   const int32_t *windows;           // [num_layers]: tokens a query sees, 0: all
 };
 
-// A cell is one block's K or V in one layer: [head][token][head_dim] dense. INT8 cells are
-// followed by float scales [head][token]; x = scale * q.
+// A cell is one block's K or V in one layer: of FORMAT_F32 and FORMAT_BF16
+// [head][token][head_dim] dense. Of FORMAT_INT8 it holds numbers the way attention multiplies
+// them, in P = ceil16(head_dim) columns; those that are too many may hold anything:
+//   K   uint8 [head][group of 16 tokens][P/4][n][4], q + 128
+//   V   int8 [head][group of 4 tokens][P][n]
+// where n is 16, or 4, and in a block's last group what is left of its tokens; behind them
+// float scales [head][token], x = scale * q. Cells of INT8 are padded to 64 bytes.
 struct KvPool {
   void *base;
   int64_t block_stride; // bytes from one block to the next, of one layer's K or V

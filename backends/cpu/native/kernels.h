@@ -51,6 +51,8 @@ struct RopeTask {
   // Where this token's K and V go: its own row of head 0, and bytes to the next head's.
   char *keys;
   char *values;
+  int32_t key_step; // INT8 only: tokens that its numbers lie among, see PlaceOfToken
+  int32_t value_step;
   float *key_scales; // INT8 only
   float *value_scales;
   int64_t head_bytes;
@@ -121,8 +123,10 @@ constexpr int32_t ATTENTION_PART = 512;
 // Floats of scratch for `attend`.
 constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
   const int64_t padded = round_up(head_dim, LANES);
-  // K of a tile, or K and V in bytes, V's columns padded to 64.
-  return rows * (padded + ATTENTION_TILE) + ATTENTION_TILE * round_up(head_dim, 4 * LANES);
+  // K of a tile, or K and V in bytes; over INT8 cells four numbers a row, too, three of them
+  // in arrays that are read by whole registers.
+  return rows * (padded + ATTENTION_TILE + LANES) + 3 * (round_up(rows, LANES) + LANES) +
+         ATTENTION_TILE * padded;
 }
 
 extern const Kernels kernels_portable;

@@ -1,5 +1,7 @@
 #include "pass.h"
 
+#include "int8_cell.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -16,6 +18,21 @@ constexpr int32_t UNITS_PER_THREAD = 8;
 constexpr int64_t UNIT_NUMBERS = 8192;
 
 int32_t num_blocks(const Weight &weight) { return (weight.rows - 1) / LANES + 1; }
+
+// Where K and V of the token in `slot` go in a cell, and its V's.
+void place_int8(RopeTask &task, char *cell, const KvPool &pool, int32_t slot) {
+  const int32_t size = pool.block_size;
+  const int64_t padded = round_up(task.shape.head_dim, LANES);
+  const PlaceOfToken key = place_of(slot, KEY_TOKENS, size, padded);
+  const PlaceOfToken value = place_of(slot, VALUE_TOKENS, size, padded);
+  char *scales = cell + task.shape.num_kv_heads * task.head_bytes + int64_t{slot} * 4;
+  task.keys = cell + key.offset;
+  task.key_step = key.step;
+  task.values = cell + pool.kv_stride + value.offset;
+  task.value_step = value.step;
+  task.key_scales = reinterpret_cast<float *>(scales);
+  task.value_scales = reinterpret_cast<float *>(scales + pool.kv_stride);
+}
 
 double now() {
   using namespace std::chrono;
@@ -285,7 +302,8 @@ void Pass::rope_kv(const Op &op, Range heads) {
   const KvPool &pool = model_.pool_;
   const ModelConfig &config = model_.config_;
   const int32_t size = pool.block_size, dim = config.head_dim, half = dim / 2;
-  const int64_t number_bytes = pool.format == FORMAT_F32 ? 4 : pool.format == FORMAT_BF16 ? 2 : 1;
+  const bool is_int8 = pool.format == FORMAT_INT8;
+  const int64_t row_bytes = dim * (pool.format == FORMAT_F32 ? 4 : 2);
   const int32_t num_heads = config.num_heads + 2 * config.num_kv_heads;
   auto vector = [&](int32_t index) {
     return index < 0 ? nullptr : model_.vectors_[static_cast<size_t>(index)];
@@ -296,7 +314,7 @@ void Pass::rope_kv(const Op &op, Range heads) {
   task.key_norm = vector(op.norm2);
   task.epsilon = config.norm_epsilon;
   task.format = pool.format;
-  task.head_bytes = int64_t{size} * dim * number_bytes;
+  task.head_bytes = is_int8 ? int8_head_bytes(size, dim) : size * row_bytes;
   task.head_scales = size;
   for (int64_t head = heads.first, end; head < heads.last; head = end) {
     const int64_t token = head / num_heads;
@@ -308,12 +326,11 @@ void Pass::rope_kv(const Op &op, Range heads) {
     task.qkv = reinterpret_cast<float *>(row(op.in, token, qkv_width() * 4));
     task.cosines = model_.cosines_.get() + token * half;
     task.sines = model_.sines_.get() + token * half;
-    task.keys = cell + slot * dim * number_bytes;
-    task.values = task.keys + pool.kv_stride;
-    if (pool.format == FORMAT_INT8) {
-      const int64_t scales = int64_t{config.num_kv_heads} * size * dim;
-      task.key_scales = reinterpret_cast<float *>(cell + scales) + slot;
-      task.value_scales = reinterpret_cast<float *>(cell + pool.kv_stride + scales) + slot;
+    if (is_int8) {
+      place_int8(task, cell, pool, static_cast<int32_t>(slot));
+    } else {
+      task.keys = cell + slot * row_bytes;
+      task.values = task.keys + pool.kv_stride;
     }
     model_.kernels_.rope_kv(task, static_cast<int32_t>(head - token * num_heads),
                             static_cast<int32_t>(end - token * num_heads));
