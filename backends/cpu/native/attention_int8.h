@@ -2,9 +2,9 @@
 // are weights of 16 bits times V. Products and their sums are exact until they become
 // float32.
 
-// Scores of R queries of `padded` floats each. K of a tile to come is fetched a line at a
-// time between the sums, from `next` on if it is not null: all of it at once would wait in
-// line for the few fetches that a core has under way.
+// Scores of R queries of `padded` floats each. K of a tile to come, `next` if it is not null,
+// is fetched a line at a time between the sums: all of it at once would wait in line for the
+// few fetches that a core has under way. There are more of these into its second cache.
 template <int R>
 static inline void make_whole_scores(const float *queries, int32_t padded,
                                      const WholeTile &tile, const WholeTile *next,
@@ -22,8 +22,8 @@ static inline void make_whole_scores(const float *queries, int32_t padded,
     for (int j = 0; j < 4; ++j) {
       const int32_t quad = (i / 4 + j) * KEY_TOKENS * 4; // a line of each half
       if (next) {
-        prefetch(next->keys[0] + quad);
-        prefetch(next->keys[1] + quad);
+        prefetch_far(next->keys[0] + quad);
+        prefetch_far(next->keys[1] + quad);
       }
       const Bytes first = load_bytes(tile.keys[0] + quad);
       const Bytes second = load_bytes(tile.keys[1] + quad);
@@ -68,7 +68,7 @@ static inline void add_whole_values(const WholeRows &rows, int32_t row, const Wh
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b) {
       if (next)
-        prefetch(next->values[quad] + (column + b * LANES) * VALUE_TOKENS);
+        prefetch_far(next->values[quad] + (column + b * LANES) * VALUE_TOKENS);
       const Bytes four = load_bytes(reinterpret_cast<const uint8_t *>(values) + 64 * b);
       HYBRID_UNROLL
       for (int r = 0; r < R; ++r) {
@@ -82,7 +82,7 @@ static inline void add_whole_values(const WholeRows &rows, int32_t row, const Wh
   // A tile of fewer tokens than the one to come.
   for (int32_t quad = num_quads; next && quad < next->num_quads(); ++quad)
     for (int b = 0; b < B; ++b)
-      prefetch(next->values[quad] + (column + b * LANES) * VALUE_TOKENS);
+      prefetch_far(next->values[quad] + (column + b * LANES) * VALUE_TOKENS);
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     const Floats unit = set1(rows.units[row + r]), factor = set1(rows.factors[row + r]);

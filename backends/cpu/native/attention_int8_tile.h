@@ -32,8 +32,8 @@ static inline const char *scales_of_cell(const AttentionTask &task, const char *
 }
 
 static inline void prefetch_bytes(const char *p, int64_t num_bytes) {
-  for (int64_t i = 0; i < num_bytes; i += 64)
-    prefetch(p + i);
+  for (int64_t i = -(reinterpret_cast<intptr_t>(p) % 64); i < num_bytes; i += 64)
+    prefetch_far(p + i);
 }
 
 // Blocks without whole groups: what will be copied from one is fetched at once.
@@ -63,10 +63,8 @@ static inline void find_whole(const AttentionTask &task, int32_t first, int32_t 
     if (!has_keys)
       find_copied(task, cell, slot, n);
     const char *scales = scales_of_cell(task, cell) + slot * 4;
-    for (int32_t i = 0; i < n * 4 + 63; i += 64) {
-      prefetch(scales + i);
-      prefetch(scales + i + to_values);
-    }
+    prefetch_bytes(scales, n * 4);
+    prefetch_bytes(scales + to_values, n * 4);
   });
   if (has_keys && tile.count <= KEY_TOKENS)
     tile.keys[1] = tile.keys[0];

@@ -46,12 +46,20 @@ static inline void put_key_bytes(const int8_t *numbers, int32_t count, char *to,
   uint8_t raised[LANES];
   for (int32_t i = 0; i < LANES; ++i)
     raised[i] = static_cast<uint8_t>(numbers[i]) ^ 128;
-  for (int32_t i = 0; i < count; i += 4)
-    __builtin_memcpy(to + i * int64_t{step}, raised + i, 4);
+  HYBRID_UNROLL
+  for (int32_t i = 0; i < LANES; i += 4)
+    if (i < count)
+      __builtin_memcpy(to + i * int64_t{step}, raised + i, 4);
 }
 
 static inline void put_value_bytes(const int8_t *numbers, int32_t count, char *to,
                                    int32_t step) {
+  if (count == LANES) {
+    HYBRID_UNROLL_16
+    for (int32_t i = 0; i < LANES; ++i)
+      to[i * int64_t{step}] = static_cast<char>(numbers[i]);
+    return;
+  }
   for (int32_t i = 0; i < count; ++i)
     to[i * int64_t{step}] = static_cast<char>(numbers[i]);
 }
