@@ -6,7 +6,7 @@ A cell is one block's K or V in one layer::
     int8                as attention multiplies them, dim padded to 16, see
                         ``native/abi.h``; then float32 scales [head][token]
 
-and the pool is ``[layer][k|v][block]`` of cells, those of int8 padded to lines of 64 bytes.
+and the pool is ``[layer][k|v][block]`` of cells, those of int8 padded to 64 bytes.
 """
 
 from collections.abc import Sequence

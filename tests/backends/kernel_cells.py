@@ -58,7 +58,7 @@ class CellShape:
         return -(-(self.data_bytes + 4 * self.num_rows) // _LINE_BYTES) * _LINE_BYTES
 
     def places(self, kv: int) -> _Array:
-        """Say where numbers of INT8 lie: ``[heads, tokens, num_columns]``, of the cell."""
+        """Say at which bytes INT8's lie: ``[heads, tokens, num_columns]``."""
         group, run = _VALUE_GROUP if kv else _KEY_GROUP
         width, rows = self.num_columns, []
         head = np.arange(self.block_size * width)

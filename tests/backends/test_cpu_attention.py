@@ -167,6 +167,22 @@ def test_attention_of_any_shape(
     case.check(variant, num_threads=data.draw(st.sampled_from([1, 2, 3])))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("block_size", [1, 3, 8, 20, 23, 48])
+@pytest.mark.parametrize("head_dim", [2, 20, 64, 80])
+def test_attention_over_blocks_that_cut_groups(
+    variant: str, block_size: int, head_dim: int
+) -> None:
+    """INT8 keeps K by 16 tokens and V by 4, where a block has so many."""
+    case = Case(
+        format=Format.INT8,
+        sequences=[(75, 1), (0, 33), (16, 2)],
+        head_dim=head_dim,
+        block_size=block_size,
+    )
+    case.check(variant)
+
+
 LONG = [
     [(1500, 1)],
     [(511, 1), (512, 1), (513, 1), (1023, 2)],

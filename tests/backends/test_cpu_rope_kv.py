@@ -138,6 +138,40 @@ def test_heads_are_rotated_and_stored(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("block_size", [23, 32])
+def test_threads_store_tokens_side_by_side(variant: str, block_size: int) -> None:
+    """INT8 keeps numbers of 16 tokens, or 4, together: each thread writes its own."""
+    num_tokens, head_dim, kv_heads = 150, 20, 2
+    qkv = np.random.default_rng(0).normal(size=(num_tokens, 3 * kv_heads * head_dim))
+    stored = []
+    for num_threads in (1, 2, 5):
+        shape = CellShape(
+            num_kv_heads=kv_heads,
+            block_size=block_size,
+            head_dim=head_dim,
+            format=Format.INT8,
+        )
+        cells = Cells(shape, num_layers=1, num_blocks=8)
+        arena = Arena(rows=num_tokens)
+        buffer = arena.plain(qkv.shape[1])
+        plan = Plan(
+            ops=[op(OpKind.ROPE_KV, buffer, None)],
+            arena=arena,
+            num_heads=kv_heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            inverse_frequencies=frequencies(head_dim),
+            num_threads=num_threads,
+        )
+        with KernelModel(plan, variant, cells.pool()) as model:
+            model.put(buffer, qkv.astype(np.float32))
+            model.forward(make_step([(0, num_tokens)], block_size=block_size))
+        stored.append(cells.bytes.tobytes())
+    assert stored[1] == stored[0]
+    assert stored[2] == stored[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-40, 1e-30, 1e18, 1e30])
 def test_finite_heads_are_stored_as_numbers(

@@ -5,17 +5,21 @@
 // Scores of R queries of `padded` floats each. K of a tile to come, `next` if it is not null,
 // is fetched a line at a time between the sums: all of it at once would wait in line for the
 // few fetches that a core has under way. There are more of these into its second cache.
-template <int R>
-static inline void make_whole_scores(const float *queries, int32_t padded,
-                                     const WholeTile &tile, const WholeTile *next,
-                                     float *scores) {
-  Ints high[R][2], low[R][2];
+// Not inlined: what the caller keeps in registers would push sums out of them.
+template <int R, int H>
+[[gnu::noinline]] static void make_whole_scores(const float *queries, int32_t padded,
+                                                const WholeTile &tile, const WholeTile *next,
+                                                float *scores) {
+  Ints high[R][H], low[R][H];
   SplitQuery query[R];
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     query[r] = query_of(queries + r * padded, padded);
-    high[r][0] = high[r][1] = same_ints(query[r].high_start);
-    low[r][0] = low[r][1] = same_ints(query[r].low_start);
+    HYBRID_UNROLL
+    for (int half = 0; half < H; ++half) {
+      high[r][half] = same_ints(query[r].high_start);
+      low[r][half] = same_ints(query[r].low_start);
+    }
   }
   for (int32_t i = 0; i < padded; i += LANES) {
     HYBRID_UNROLL
@@ -25,35 +29,40 @@ static inline void make_whole_scores(const float *queries, int32_t padded,
         prefetch_far(next->keys[0] + quad);
         prefetch_far(next->keys[1] + quad);
       }
-      const Bytes first = load_bytes(tile.keys[0] + quad);
-      const Bytes second = load_bytes(tile.keys[1] + quad);
+      Bytes keys[H];
+      HYBRID_UNROLL
+      for (int half = 0; half < H; ++half)
+        keys[half] = load_bytes(tile.keys[half] + quad);
       HYBRID_UNROLL
       for (int r = 0; r < R; ++r) {
         const int8_t *bytes = query[r].bytes + 2 * i + 4 * j;
-        high[r][0] = dot4(high[r][0], first, bytes);
-        high[r][1] = dot4(high[r][1], second, bytes);
-        low[r][0] = dot4(low[r][0], first, bytes + LANES);
-        low[r][1] = dot4(low[r][1], second, bytes + LANES);
+        HYBRID_UNROLL
+        for (int half = 0; half < H; ++half) {
+          high[r][half] = dot4(high[r][half], keys[half], bytes);
+          low[r][half] = dot4(low[r][half], keys[half], bytes + LANES);
+        }
       }
     }
   }
   HYBRID_UNROLL
   for (int r = 0; r < R; ++r) {
     HYBRID_UNROLL
-    for (int half = 0; half < HALVES; ++half) {
+    for (int half = 0; half < H; ++half) {
       const Floats whole =
           fma(to_floats(high[r][half]), set1(BASE_OF_QUERY), to_floats(low[r][half]));
       const Floats scale = mul(load(tile.key_scales + half * LANES), set1(query[r].scale));
       store(scores + r * ATTENTION_TILE + half * LANES, mul(whole, scale));
     }
+    if constexpr (H == 1) // nobody sees them
+      store(scores + r * ATTENTION_TILE + LANES, set1(0.0f));
   }
 }
 
 // Adds weighted V of a tile to 16 * B columns of R rows, whose sums so far are scaled.
 template <int R, int B>
-static inline void add_whole_values(const WholeRows &rows, int32_t row, const WholeTile &tile,
-                                    const WholeTile *next, int32_t column, int32_t padded,
-                                    float *sums) {
+[[gnu::noinline]] static void add_whole_values(const WholeRows &rows, int32_t row,
+                                               const WholeTile &tile, const WholeTile *next,
+                                               int32_t column, int32_t padded, float *sums) {
   const float *weights = rows.scores + row * ATTENTION_TILE;
   Ints high[R][B], low[R][B];
   HYBRID_UNROLL
@@ -102,8 +111,12 @@ struct WholeScores {
   const WholeTile *next;
   float *scores;
   template <int R> void run(int32_t r) const {
-    make_whole_scores<R>(queries + r * padded, padded, tile, r ? nullptr : next,
-                         scores + r * ATTENTION_TILE);
+    const float *query = queries + r * padded;
+    float *row = scores + r * ATTENTION_TILE;
+    if (tile.count > KEY_TOKENS)
+      make_whole_scores<R, 2>(query, padded, tile, r ? nullptr : next, row);
+    else
+      make_whole_scores<R, 1>(query, padded, tile, r ? nullptr : next, row);
   }
 };
 
@@ -115,7 +128,7 @@ struct WholeValues {
   float *sums;
   template <int R> void run(int32_t r) const {
     // Two sums each, of high and of low bytes: more columns would leave the registers.
-    constexpr int B = R == 4 ? 2 : 4;
+    constexpr int B = R > 2 ? 2 : 4;
     const WholeTile *to_fetch = r ? nullptr : next;
     int32_t column = 0;
     for (; column + B * LANES <= padded; column += B * LANES)

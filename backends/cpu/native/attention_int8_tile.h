@@ -57,15 +57,18 @@ static inline void find_whole(const AttentionTask &task, int32_t first, int32_t 
     const char *keys = head_of_cell(task, cell) + slot * padded;
     for (int32_t i = 0; i < n && has_keys; i += KEY_TOKENS)
       tile.keys[(t + i) / KEY_TOKENS] = reinterpret_cast<const uint8_t *>(keys + i * padded);
-    for (int32_t i = 0; i < n && has_values; i += VALUE_TOKENS)
+    for (int32_t i = 0; i < n && has_values; i += VALUE_TOKENS) {
+      asm(""); // or GCC scatters vectors of pointers, which takes longer
       tile.values[(t + i) / VALUE_TOKENS] =
           reinterpret_cast<const int8_t *>(keys + to_values + i * padded);
+    }
     if (!has_keys)
       find_copied(task, cell, slot, n);
     const char *scales = scales_of_cell(task, cell) + slot * 4;
     prefetch_bytes(scales, n * 4);
     prefetch_bytes(scales + to_values, n * 4);
   });
+  // Where there are none, such that something is fetched instead.
   if (has_keys && tile.count <= KEY_TOKENS)
     tile.keys[1] = tile.keys[0];
   for (int32_t quad = tile.num_quads(); quad < QUADS && has_values; ++quad)
@@ -79,20 +82,25 @@ static inline void load_scales(const AttentionTask &task, int32_t first, WholeTi
     __builtin_memset(tile.value_scales, 0, sizeof tile.value_scales);
   }
   for_runs(task, first, tile.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
-    const char *scales = scales_of_cell(task, cell) + slot * 4;
-    const size_t num_bytes = static_cast<size_t>(n) * 4;
-    __builtin_memcpy(tile.key_scales + t, scales, num_bytes);
-    __builtin_memcpy(tile.value_scales + t, scales + task.pool->kv_stride, num_bytes);
+    const float *keys = reinterpret_cast<const float *>(scales_of_cell(task, cell)) + slot;
+    const float *values = keys + task.pool->kv_stride / 4;
+    for (int32_t i = 0; i < n; i += LANES) {
+      put_numbers(tile.key_scales + t, i, n, numbers_at(keys, i, n));
+      put_numbers(tile.value_scales + t, i, n, numbers_at(values, i, n));
+    }
   });
 }
 
-// Calls f(place of the token in its block, number of the token in the tile).
-template <class F>
-static inline void for_tokens(const AttentionTask &task, int32_t first, int32_t count, F f) {
-  for_runs(task, first, count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
-    for (int32_t i = 0; i < n; ++i)
-      f(head_of_cell(task, cell), slot + i, t + i);
-  });
+// K of n tokens that lie side by side in a group of a block, and go to one of a tile.
+static inline void copy_tokens(const char *from, int32_t step, uint8_t *to, int64_t num_quads,
+                               int32_t n) {
+  for (int64_t quad = 0; quad < num_quads; ++quad, from += step * 4, to += KEY_TOKENS * 4) {
+    if (n == KEY_TOKENS / 2) // all of a block of 8
+      __builtin_memcpy(to, from, KEY_TOKENS / 2 * 4);
+    else
+      for (int32_t i = 0; i < n; ++i)
+        __builtin_memcpy(to + i * 4, from + i * 4, 4);
+  }
 }
 
 static inline void copy_keys(const AttentionTask &task, int32_t first, WholeTile &tile,
@@ -100,11 +108,17 @@ static inline void copy_keys(const AttentionTask &task, int32_t first, WholeTile
   const int64_t padded = round_up(task.shape.head_dim, LANES);
   for (int32_t half = 0; half < HALVES; ++half)
     tile.keys[half] = copy + half * KEY_TOKENS * padded;
-  for_tokens(task, first, tile.count, [&](const char *head, int32_t slot, int32_t t) {
-    const PlaceOfToken place = place_of(slot, KEY_TOKENS, task.pool->block_size, padded);
-    uint8_t *to = copy + t / KEY_TOKENS * KEY_TOKENS * padded + t % KEY_TOKENS * 4;
-    for (int64_t quad = 0; quad < padded / 4; ++quad)
-      __builtin_memcpy(to + quad * KEY_TOKENS * 4, head + place.offset + quad * place.step * 4, 4);
+  for_runs(task, first, tile.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
+    for (int32_t i = 0, some; i < n; i += some) {
+      const int32_t of_group = KEY_TOKENS - (slot + i) % KEY_TOKENS;
+      const int32_t of_half = KEY_TOKENS - (t + i) % KEY_TOKENS;
+      some = of_group < of_half ? of_group : of_half;
+      some = some < n - i ? some : n - i;
+      const PlaceOfToken place = place_of(slot + i, KEY_TOKENS, task.pool->block_size, padded);
+      copy_tokens(head_of_cell(task, cell) + place.offset, place.step,
+                  copy + (t + i) / KEY_TOKENS * KEY_TOKENS * padded + (t + i) % KEY_TOKENS * 4,
+                  padded / 4, some);
+    }
   });
 }
 
@@ -113,12 +127,14 @@ static inline void copy_values(const AttentionTask &task, int32_t first, WholeTi
   const int64_t padded = round_up(task.shape.head_dim, LANES);
   for (int32_t quad = 0; quad < QUADS; ++quad)
     tile.values[quad] = copy + quad * VALUE_TOKENS * padded;
-  for_tokens(task, first, tile.count, [&](const char *head, int32_t slot, int32_t t) {
-    const PlaceOfToken place = place_of(slot, VALUE_TOKENS, task.pool->block_size, padded);
-    const char *from = head + task.pool->kv_stride + place.offset;
-    int8_t *to = copy + t / VALUE_TOKENS * VALUE_TOKENS * padded + t % VALUE_TOKENS;
-    for (int64_t i = 0; i < padded; ++i)
-      to[i * VALUE_TOKENS] = static_cast<int8_t>(from[i * place.step]);
+  for_runs(task, first, tile.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
+    for (const int32_t end = t + n; t < end; ++t, ++slot) {
+      const PlaceOfToken place = place_of(slot, VALUE_TOKENS, task.pool->block_size, padded);
+      const char *from = head_of_cell(task, cell) + task.pool->kv_stride + place.offset;
+      int8_t *to = copy + t / VALUE_TOKENS * VALUE_TOKENS * padded + t % VALUE_TOKENS;
+      for (int64_t i = 0; i < padded; ++i)
+        to[i * VALUE_TOKENS] = static_cast<int8_t>(from[i * place.step]);
+    }
   });
 }
 

@@ -51,7 +51,7 @@ struct RopeTask {
   // Where this token's K and V go: its own row of head 0, and bytes to the next head's.
   char *keys;
   char *values;
-  int32_t key_step; // INT8 only: tokens that its numbers lie among, see PlaceOfToken
+  int32_t key_step; // INT8 only, see int8_cell.h
   int32_t value_step;
   float *key_scales; // INT8 only
   float *value_scales;

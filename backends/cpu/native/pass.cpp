@@ -19,21 +19,6 @@ constexpr int64_t UNIT_NUMBERS = 8192;
 
 int32_t num_blocks(const Weight &weight) { return (weight.rows - 1) / LANES + 1; }
 
-// Where K and V of the token in `slot` go in a cell, and its V's.
-void place_int8(RopeTask &task, char *cell, const KvPool &pool, int32_t slot) {
-  const int32_t size = pool.block_size;
-  const int64_t padded = round_up(task.shape.head_dim, LANES);
-  const PlaceOfToken key = place_of(slot, KEY_TOKENS, size, padded);
-  const PlaceOfToken value = place_of(slot, VALUE_TOKENS, size, padded);
-  char *scales = cell + task.shape.num_kv_heads * task.head_bytes + int64_t{slot} * 4;
-  task.keys = cell + key.offset;
-  task.key_step = key.step;
-  task.values = cell + pool.kv_stride + value.offset;
-  task.value_step = value.step;
-  task.key_scales = reinterpret_cast<float *>(scales);
-  task.value_scales = reinterpret_cast<float *>(scales + pool.kv_stride);
-}
-
 double now() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
@@ -327,7 +312,7 @@ void Pass::rope_kv(const Op &op, Range heads) {
     task.cosines = model_.cosines_.get() + token * half;
     task.sines = model_.sines_.get() + token * half;
     if (is_int8) {
-      place_int8(task, cell, pool, static_cast<int32_t>(slot));
+      put_into_int8(task, pool, cell, static_cast<int32_t>(slot));
     } else {
       task.keys = cell + slot * row_bytes;
       task.values = task.keys + pool.kv_stride;
