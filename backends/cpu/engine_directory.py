@@ -109,13 +109,14 @@ class BuiltEngine:
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token over all layers, scales of int8 included."""
         shape = self.shape
+        block_size = 64  # of which no cell is padded to whole lines
         cell = cell_bytes(
             num_kv_heads=shape.num_kv_heads,
-            block_size=1,
+            block_size=block_size,
             head_dim=shape.head_dim,
             dtype=self.kv_cache_dtype,
         )
-        return NUM_KV * shape.num_layers * cell
+        return NUM_KV * shape.num_layers * cell // block_size
 
 
 def read_engine(directory: Path) -> BuiltEngine:

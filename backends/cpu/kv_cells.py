@@ -3,9 +3,10 @@
 A cell is one block's K or V in one layer::
 
     float32, bfloat16   [head][token][dim]
-    int8                [head][token][dim], then float32 scales [head][token]
+    int8                as attention multiplies them, dim padded to 16, see
+                        ``native/abi.h``; then float32 scales [head][token]
 
-and the pool is ``[layer][k|v][block]`` of cells.
+and the pool is ``[layer][k|v][block]`` of cells, those of int8 padded to 64 bytes.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,22 @@ FORMATS: Final = {
 }
 """By dtype, as the kernels call it."""
 _SCALE_BYTES: Final = 4
+_COLUMNS: Final = 16
+"""A multiple of these holds a vector of int8."""
 NUM_KV: Final = 2
 
 
 def cell_bytes(*, num_kv_heads: int, block_size: int, head_dim: int, dtype: str) -> int:
     """Bytes of one block's K, or V, in one layer."""
     num_vectors = num_kv_heads * block_size
-    scales = _SCALE_BYTES if dtype == "int8" else 0
-    return num_vectors * (head_dim * ELEMENT_BYTES[dtype] + scales)
+    if dtype != "int8":
+        return num_vectors * head_dim * ELEMENT_BYTES[dtype]
+    columns = _round_up(head_dim, _COLUMNS)
+    return _round_up(num_vectors * (columns + _SCALE_BYTES), ALIGNMENT_BYTES)
+
+
+def _round_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
 class KVCells:

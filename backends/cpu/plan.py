@@ -142,8 +142,9 @@ def activation_row_bytes(form: Format, width: int) -> int:
     if form in {Format.F32, Format.BF16}:
         return depth * (4 if form is Format.F32 else 2)
     groups = depth // GROUP
-    is_eight = form is Format.INT8
-    row = 4 + (groups * _INT8_GROUP if is_eight else -(-groups // 2) * _INT4_PAIR)
+    row = groups * _INT8_GROUP
+    if form is Format.INT4:
+        row = -(-groups // 2) * _INT4_PAIR + 4  # the unit
     # An odd number: see ``activation_stride`` of the kernels.
     return (-(-row // ALIGNMENT_BYTES) | 1) * ALIGNMENT_BYTES
 

@@ -10,7 +10,7 @@ from tests.backends.kernel_plan import activation_stride
 from tests.backends.packed_matrix import from_bf16, padded_columns, to_bf16
 
 _Array = NDArray[Any]
-_INT8_GROUP = np.dtype([("q", "i1", 32), ("exponent", "<i4"), ("start", "<i4")])
+_INT8_GROUP = np.dtype([("q", "i1", 32), ("scale", "<f4"), ("start", "<i4")])
 _INT4_PAIR = np.dtype(
     [
         ("q", "i1", (2, 32)),
@@ -42,43 +42,42 @@ def make_rows(
     return raw
 
 
-def eight_bit_groups(raw: _Array, columns: int) -> tuple[_Array, _Array]:
-    """View INT8's groups, records ``[M, Kp / 32]``, and units ``[M, 1]``."""
-    return _records(raw, padded_columns(columns) // 32, _INT8_GROUP)
+def eight_bit_groups(raw: _Array, columns: int) -> _Array:
+    """View INT8's groups: records ``[M, Kp / 32]``."""
+    size = padded_columns(columns) // 32 * _INT8_GROUP.itemsize
+    return np.ndarray(
+        (len(raw), size // _INT8_GROUP.itemsize),
+        _INT8_GROUP,
+        raw,
+        strides=(raw.strides[0], _INT8_GROUP.itemsize),
+    )
 
 
 def four_bit_pairs(raw: _Array, columns: int) -> tuple[_Array, _Array]:
     """View INT4's pairs of groups, records ``[M, pairs]``, and units ``[M, 1]``."""
-    return _records(raw, (columns + 63) // 64, _INT4_PAIR)
-
-
-def _records(raw: _Array, count: int, kind: np.dtype[Any]) -> tuple[_Array, _Array]:
-    size, end, stride = kind.itemsize, count * kind.itemsize, raw.strides[0]
-    records = np.ndarray((len(raw), count), kind, raw, strides=(stride, size))
-    unit = np.ndarray((len(raw), 1), np.float32, raw, end, strides=(stride, 4))
-    return records, unit
+    count = (columns + 63) // 64
+    end = count * _INT4_PAIR.itemsize
+    strides = (raw.strides[0], _INT4_PAIR.itemsize)
+    pairs = np.ndarray((len(raw), count), _INT4_PAIR, raw, strides=strides)
+    unit = np.ndarray((len(raw), 1), np.float32, raw, end, strides=(raw.strides[0], 4))
+    return pairs, unit
 
 
 def put_int8(raw: _Array, q: _Array, random: np.random.Generator | None = None) -> None:
     """Put rows of INT8's activation; every scale is 1 where none is drawn."""
-    groups, unit = eight_bit_groups(raw, q.shape[1])
+    groups = eight_bit_groups(raw, q.shape[1])
     whole = _by_group(q, groups.shape[1])
     groups["q"] = whole
-    groups["exponent"] = _exponents(groups.shape, random) << 23 if random else 0
+    shape = whole.shape[:2]
+    groups["scale"] = random.uniform(1e-3, 1e-1, shape) if random else 1
     groups["start"] = -128 * whole.sum(axis=2)
-    unit[...] = random.uniform(1e-3, 1e-1, unit.shape) if random else 1
-
-
-def _exponents(shape: tuple[int, ...], random: np.random.Generator) -> _Array:
-    n: _Array = random.integers(0, 12, shape, endpoint=True)
-    n[random.random(shape) < 0.02] = 64
-    return n
 
 
 def _put_int4(raw: _Array, q: _Array, random: np.random.Generator) -> None:
     pairs, unit = four_bit_pairs(raw, q.shape[1])
     whole = _by_group(q, pairs.shape[1] * 2)
-    n = _exponents(whole.shape[:2], random)
+    n = random.integers(0, 12, whole.shape[:2], endpoint=True)
+    n[random.random(n.shape) < 0.02] = 64
     n[:, padded_columns(q.shape[1]) // 32 :] = 0
     sums = whole.sum(axis=2)
     pairs["q"] = whole.reshape(*pairs.shape, 2, 32)
@@ -128,27 +127,22 @@ def read_rows(kind: Format, raw: _Array, columns: int) -> _Array:
 
 
 def _read_eights(raw: _Array, columns: int) -> _Array:
-    groups, unit = eight_bit_groups(raw, columns)
-    q, n = groups["q"].astype(np.int32), _read_exponents(groups["exponent"])
-    is_whole = np.isfinite(unit[:, 0])
+    groups = eight_bit_groups(raw, columns)
+    q, scales = groups["q"].astype(np.int32), groups["scale"].astype(np.float64)
+    is_whole = np.isfinite(scales).all(axis=1)
     assert (q != -128).all()
     assert (groups["start"] == -128 * q.sum(axis=2))[is_whole].all()
-    numbers: _Array = q * (unit.astype(np.float64) * 2.0**n)[..., None]
+    numbers: _Array = q * scales[..., None]
     return numbers.reshape(len(raw), -1)
-
-
-def _read_exponents(bits: _Array) -> _Array:
-    n: _Array = bits >> 23
-    assert (n << 23 == bits).all()
-    assert ((n >= 0) & (n <= 64)).all()
-    return n
 
 
 def _read_fours(raw: _Array, columns: int) -> _Array:
     pairs, unit = four_bit_pairs(raw, columns)
-    q, n = pairs["q"].astype(np.int32), _read_exponents(pairs["exponents"])
+    q, n = pairs["q"].astype(np.int32), pairs["exponents"] >> 23
     sums, is_whole = q.sum(axis=3), np.isfinite(unit[:, 0])
     assert (q != -128).all()
+    assert (n << 23 == pairs["exponents"]).all()
+    assert ((n >= 0) & (n <= 64)).all()
     assert (pairs["starts"] == -8 * sums)[is_whole].all()
     rounded = from_bf16(to_bf16(sums * 2.0**n))
     assert (from_bf16(pairs["sums"]) == rounded)[is_whole].all()

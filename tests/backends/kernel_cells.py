@@ -15,8 +15,12 @@ _UNTOUCHED: Final = 0xA5
 _NUMBERS: Final = {
     Format.F32: np.float32,
     Format.BF16: np.uint16,
-    Format.INT8: np.int8,
+    Format.INT8: np.uint8,
 }
+_LINE_BYTES: Final = 64
+_KEY_GROUP: Final = (16, 4)
+"""Tokens of a group of INT8, and how many numbers of each lie side by side."""
+_VALUE_GROUP: Final = (4, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +38,37 @@ class CellShape:
         return self.num_kv_heads * self.block_size
 
     @property
+    def num_columns(self) -> int:
+        """What a vector takes: INT8 pads it to 16 numbers."""
+        if self.format == Format.INT8:
+            return -(-self.head_dim // 16) * 16
+        return self.head_dim
+
+    @property
     def data_bytes(self) -> int:
         """Of the vectors, without scales."""
         width = np.dtype(_NUMBERS[self.format]).itemsize
-        return self.num_rows * self.head_dim * width
+        return self.num_rows * self.num_columns * width
 
     @property
     def num_bytes(self) -> int:
         """Of the cell."""
-        return self.data_bytes + 4 * self.num_rows * (self.format == Format.INT8)
+        if self.format != Format.INT8:
+            return self.data_bytes
+        return -(-(self.data_bytes + 4 * self.num_rows) // _LINE_BYTES) * _LINE_BYTES
+
+    def places(self, kv: int) -> _Array:
+        """Say at which bytes INT8's lie: ``[heads, tokens, num_columns]``."""
+        group, run = _VALUE_GROUP if kv else _KEY_GROUP
+        width, rows = self.num_columns, []
+        head = np.arange(self.block_size * width)
+        for first in range(0, self.block_size, group):
+            n = min(group, self.block_size - first)
+            part = head[first * width : (first + n) * width]
+            part = part.reshape(width // run, n, run).transpose(1, 0, 2)
+            rows.append(part.reshape(n, width))
+        heads = np.arange(self.num_kv_heads) * head.size
+        return heads[:, None, None] + np.concatenate(rows)
 
 
 class Cells:
@@ -76,7 +102,9 @@ class Cells:
                 self._numbers()[...] = to_bf16(values)
             case Format.INT8:
                 scales = np.abs(values).max(axis=-1).astype(np.float32) / 127
-                self._numbers()[...] = np.rint(values / scales[..., None])
+                whole = np.rint(values / scales[..., None]).astype(np.int8)
+                self._put_bytes(0, whole[:, 0].view(np.uint8) ^ 0x80)
+                self._put_bytes(1, whole[:, 1].view(np.uint8))
                 self._scales()[...] = scales
 
     def read(self) -> _Array:
@@ -86,22 +114,53 @@ class Cells:
                 return self._numbers().astype(np.float64)
             case Format.BF16:
                 return from_bf16(self._numbers())
-        return self._numbers() * self._scales().astype(np.float64)[..., None]
+        keys, values = self._bytes_of(0) ^ 0x80, self._bytes_of(1)
+        whole = np.stack([keys, values], axis=1).view(np.int8)
+        return whole * self._scales().astype(np.float64)[..., None]
 
     def untouched(self) -> _Array:
         """Tell what nobody wrote: bool ``[layers, 2, blocks, heads, tokens]``."""
-        raw = self._numbers().view(np.uint8)
-        untouched: _Array = (raw == _UNTOUCHED).all(axis=-1)
-        if self.shape.format == Format.INT8:
-            scales = self._scales().view(np.uint8).reshape(*untouched.shape, 4)
-            untouched &= (scales == _UNTOUCHED).all(axis=-1)
-        return untouched
+        if self.shape.format != Format.INT8:
+            raw = self._numbers().view(np.uint8)
+            return np.asarray((raw == _UNTOUCHED).all(axis=-1))
+        raw = np.stack([self._bytes_of(0), self._bytes_of(1)], axis=1)
+        scales = self._scales().view(np.uint8).reshape(*raw.shape[:-1], 4)
+        return np.asarray(
+            (raw == _UNTOUCHED).all(axis=-1) & (scales == _UNTOUCHED).all(axis=-1)
+        )
+
+    def has_clean_padding(self) -> bool:
+        """Tell whether nobody wrote what belongs to no token's four numbers, or one."""
+        if self.shape.format != Format.INT8:
+            return True
+        scales = self.shape.data_bytes + 4 * self.shape.num_rows
+        clean = (self.bytes[..., scales:] == _UNTOUCHED).all()
+        for kv in (0, 1):
+            run = _VALUE_GROUP[1] if kv else _KEY_GROUP[1]
+            first = -(-self.shape.head_dim // run) * run
+            columns = self.shape.places(kv)[..., first:]
+            clean &= (self.bytes[:, kv][..., columns] == _UNTOUCHED).all()
+        return bool(clean)
 
     def spoil(self, vectors: _Array) -> None:
         """Leave no numbers where a mask as of ``untouched`` says so."""
-        self._numbers().view(np.uint8)[vectors] = 0xFF
-        if self.shape.format == Format.INT8:
-            self._scales()[vectors] = np.nan
+        if self.shape.format != Format.INT8:
+            self._numbers().view(np.uint8)[vectors] = 0xFF
+            return
+        for kv in (0, 1):
+            raw = self._bytes_of(kv)
+            raw[vectors[:, kv]] = 0xFF
+            self._put_bytes(kv, raw)
+        self._scales()[vectors] = np.nan
+
+    def _bytes_of(self, kv: int) -> _Array:
+        """Copy INT8's, as they are: ``[layers, blocks, heads, tokens, head_dim]``."""
+        places = self.shape.places(kv)[..., : self.shape.head_dim]
+        return self.bytes[:, kv][..., places]
+
+    def _put_bytes(self, kv: int, raw: _Array) -> None:
+        places = self.shape.places(kv)[..., : self.shape.head_dim]
+        self.bytes[:, kv][..., places] = raw
 
     def _numbers(self) -> _Array:
         shape = self.shape
@@ -115,7 +174,8 @@ class Cells:
         )
 
     def _scales(self) -> _Array:
-        scales = self.bytes[..., self.shape.data_bytes :].view(np.float32)
+        first, size = self.shape.data_bytes, 4 * self.shape.num_rows
+        scales = self.bytes[..., first : first + size].view(np.float32)
         return scales.reshape(
             *self.bytes.shape[:3],
             self.shape.num_kv_heads,

@@ -23,8 +23,10 @@ def activation_stride(kind: Format, width: int) -> int:
         case Format.BF16:
             return padded * 2
     groups = padded // 32
-    num_bytes = groups * 40 if kind == Format.INT8 else (groups + 1) // 2 * 84
-    lines = -(-(num_bytes + 4) // 64)
+    num_bytes = groups * 40
+    if kind == Format.INT4:
+        num_bytes = (groups + 1) // 2 * 84 + 4
+    lines = -(-num_bytes // 64)
     return (lines + 1 - lines % 2) * 64
 
 

@@ -159,12 +159,28 @@ def test_attention_of_any_shape(
         sequences=data.draw(st.lists(lengths, min_size=1, max_size=6)),
         num_kv_heads=data.draw(st.integers(1, 3)),
         group=data.draw(st.integers(1, 8)),
-        head_dim=8 * data.draw(st.integers(1, 16)),
-        block_size=data.draw(st.sampled_from([1, 4, 8, 16, 32, 64])),
+        head_dim=2 * data.draw(st.integers(1, 64)),
+        block_size=data.draw(st.sampled_from([1, 4, 6, 8, 16, 20, 23, 32, 64])),
         window=data.draw(st.sampled_from([0, 0, 1, 5, 33, 64])),
         seed=data.draw(st.integers(0, 2**32 - 1)),
     )
     case.check(variant, num_threads=data.draw(st.sampled_from([1, 2, 3])))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("block_size", [1, 3, 8, 20, 23, 48])
+@pytest.mark.parametrize("head_dim", [2, 20, 64, 80])
+def test_attention_over_blocks_that_cut_groups(
+    variant: str, block_size: int, head_dim: int
+) -> None:
+    """INT8 keeps K by 16 tokens and V by 4, where a block has so many."""
+    case = Case(
+        format=Format.INT8,
+        sequences=[(75, 1), (0, 33), (16, 2)],
+        head_dim=head_dim,
+        block_size=block_size,
+    )
+    case.check(variant)
 
 
 LONG = [

@@ -33,7 +33,7 @@ def _bytes_of(cells: KVCells, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_pool_is_described_as_the_layout_says(dtype: str) -> None:
-    """Strides, alignment and format, zeroed; int8 has its scales beside it."""
+    """Strides, alignment and format, zeroed; int8 has its scales behind it."""
     cells = KVCells(_spec(dtype), num_blocks=BLOCKS, block_size=BLOCK)
     pool = cells.describe()
     data = HEADS * BLOCK * DIM * ELEMENT_BYTES[dtype]
@@ -71,6 +71,20 @@ def test_a_copy_moves_a_whole_block_of_every_layer(dtype: str) -> None:
     wanted[:, :, 3] = wanted[:, :, 1]
     wanted[:, :, 4] = wanted[:, :, 1]
     assert np.array_equal(memory.reshape(wanted.shape), wanted)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "block_size", "wanted"),
+    [(64, 32, 4352), (64, 8, 1088), (80, 16, 2688), (20, 5, 384), (2, 1, 64)],
+)
+def test_cells_of_int8_are_whole_lines(
+    head_dim: int, block_size: int, wanted: int
+) -> None:
+    """Vectors are padded to 16 numbers, and cells to 64 bytes."""
+    size = cell_bytes(
+        num_kv_heads=HEADS, block_size=block_size, head_dim=head_dim, dtype="int8"
+    )
+    assert size == wanted
 
 
 def test_a_pool_beyond_all_memory_is_refused_with_its_bytes() -> None:

@@ -79,7 +79,7 @@ def test_heads_are_rotated_and_stored(
     """Any heads and blocks, with head norms or not; no other cell is written."""
     kv_heads, group = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
     head_dim = 2 * data.draw(st.integers(1, 64))
-    block_size = data.draw(st.sampled_from([2, 4, 16, 32]))
+    block_size = data.draw(st.sampled_from([2, 4, 6, 16, 23, 32]))
     has_norms, layer = data.draw(st.booleans()), data.draw(st.integers(0, 1))
     lengths = st.tuples(st.integers(0, 40), st.integers(1, 9))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
@@ -134,6 +134,41 @@ def test_heads_are_rotated_and_stored(
         assert (np.abs(stored[:, kv] - wanted) <= error_of(form, wanted)).all()
         untouched[layer, kv, blocks, :, slots] = True
     assert untouched.all()
+    assert cells.has_clean_padding()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("block_size", [23, 32])
+def test_threads_store_tokens_side_by_side(variant: str, block_size: int) -> None:
+    """INT8 keeps numbers of 16 tokens, or 4, together: each thread writes its own."""
+    num_tokens, head_dim, kv_heads = 150, 20, 2
+    qkv = np.random.default_rng(0).normal(size=(num_tokens, 3 * kv_heads * head_dim))
+    stored = []
+    for num_threads in (1, 2, 5):
+        shape = CellShape(
+            num_kv_heads=kv_heads,
+            block_size=block_size,
+            head_dim=head_dim,
+            format=Format.INT8,
+        )
+        cells = Cells(shape, num_layers=1, num_blocks=8)
+        arena = Arena(rows=num_tokens)
+        buffer = arena.plain(qkv.shape[1])
+        plan = Plan(
+            ops=[op(OpKind.ROPE_KV, buffer, None)],
+            arena=arena,
+            num_heads=kv_heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            inverse_frequencies=frequencies(head_dim),
+            num_threads=num_threads,
+        )
+        with KernelModel(plan, variant, cells.pool()) as model:
+            model.put(buffer, qkv.astype(np.float32))
+            model.forward(make_step([(0, num_tokens)], block_size=block_size))
+        stored.append(cells.bytes.tobytes())
+    assert stored[1] == stored[0]
+    assert stored[2] == stored[0]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -25,12 +25,12 @@
 // they are multiplied with; rows of whole numbers are an odd number of 64 bytes apart:
 //   FORMAT_F32   float  [Kp]
 //   FORMAT_BF16  uint16 [Kp]
-//   FORMAT_INT8  groups [Kp/32] of 40 bytes: int8 q[32]; int32, n * 2^23, n in 0..64; int32,
-//                the sum of q times -128. Then float unit; x = unit * 2^n * q
+//   FORMAT_INT8  groups [Kp/32] of 40 bytes: int8 q[32]; float scale; int32, the sum of q
+//                times -128; x = scale * q
 //   FORMAT_INT4  pairs of groups [ceil(Kp/64)] of 84 bytes: int8 q[2][32]; int32 [2], n *
-//                2^23 of each group; int32 [2], the sum of q times -8; bfloat16 [2], the sum
-//                of q times 2^n. Then float unit; x = unit * 2^n * q. A group too many is
-//                zeros
+//                2^23 of each group, n in 0..64; int32 [2], the sum of q times -8;
+//                bfloat16 [2], the sum of q times 2^n. Then float unit; x = unit * 2^n * q.
+//                A group too many is zeros
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {
@@ -101,8 +101,13 @@ struct ModelConfig {
   const int32_t *windows;           // [num_layers]: tokens a query sees, 0: all
 };
 
-// A cell is one block's K or V in one layer: [head][token][head_dim] dense. INT8 cells are
-// followed by float scales [head][token]; x = scale * q.
+// A cell is one block's K or V in one layer: of FORMAT_F32 and FORMAT_BF16
+// [head][token][head_dim] dense. Of FORMAT_INT8 it holds numbers the way attention multiplies
+// them, in P = ceil16(head_dim) columns; those that are too many may hold anything:
+//   K   uint8 [head][group of 16 tokens][P/4][n][4], q + 128
+//   V   int8 [head][group of 4 tokens][P][n]
+// where n is 16, or 4, and in a block's last group what is left of its tokens; behind them
+// float scales [head][token], x = scale * q. Cells of INT8 are padded to 64 bytes.
 struct KvPool {
   void *base;
   int64_t block_stride; // bytes from one block to the next, of one layer's K or V

@@ -27,9 +27,9 @@ static inline void put_row(At at, int32_t width, int32_t format, char *out) {
     for (int32_t i = 0; i < padded; i += LANES)
       store_bf16(reinterpret_cast<uint16_t *>(out) + i, at(i));
   } else if (format == FORMAT_INT8) {
-    put_groups<FORMAT_INT8>(at, width, out);
+    put_scaled_groups(at, width, out);
   } else {
-    put_groups<FORMAT_INT4>(at, width, out);
+    put_stepped_groups(at, width, out);
   }
 }
 

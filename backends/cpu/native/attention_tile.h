@@ -1,14 +1,13 @@
 // A tile of 32 tokens of the paged cache: where its rows lie, and its K as attention
-// multiplies it.
+// multiplies it; of INT8 cells see attention_int8_tile.h.
 
 constexpr int64_t cell_number_bytes(int32_t format) {
-  return format == FORMAT_F32 ? 4 : format == FORMAT_BF16 ? 2 : 1;
+  return format == FORMAT_F32 ? 4 : 2;
 }
 
 constexpr int32_t TILES_AHEAD = 2;
 
-// 16 numbers of a token's K or V from i on, 0 beyond head_dim; INT8 cells are read in
-// attention_int8.h.
+// 16 numbers of a token's K or V from i on, 0 beyond head_dim.
 template <int32_t FORMAT>
 static inline Floats cell_numbers(const char *row, int32_t i, int32_t dim) {
   const char *numbers = row + i * cell_number_bytes(FORMAT);
@@ -28,8 +27,6 @@ struct TileRows {
   int32_t count;
   const char *keys[ATTENTION_TILE];
   const char *values[ATTENTION_TILE];
-  float key_scales[ATTENTION_TILE] = {};
-  float value_scales[ATTENTION_TILE] = {};
 };
 
 // Calls f(cell, slot, t, n) for each run of n tokens, from token t of the tile on, that lie
@@ -47,14 +44,6 @@ static inline void for_runs(const AttentionTask &task, int32_t first, int32_t co
   }
 }
 
-// The scales of K of a run; V's lie kv_stride further on.
-static inline const char *scales_of_run(const AttentionTask &task, const char *cell,
-                                        int32_t slot) {
-  const int64_t size = task.pool->block_size;
-  return cell + task.shape.num_kv_heads * size * task.shape.head_dim +
-         (task.kv_head * size + slot) * 4;
-}
-
 template <int32_t FORMAT>
 static inline void find_rows(const AttentionTask &task, int32_t first, int32_t last,
                              TileRows &rows) {
@@ -68,25 +57,42 @@ static inline void find_rows(const AttentionTask &task, int32_t first, int32_t l
       rows.keys[t + i] = key;
       rows.values[t + i] = key + task.pool->kv_stride;
     }
-    if constexpr (FORMAT == FORMAT_INT8) {
-      const char *scales = scales_of_run(task, cell, slot);
-      for (int32_t i = 0; i < n * 4 + 63; i += 64) {
-        prefetch(scales + i);
-        prefetch(scales + i + task.pool->kv_stride);
-      }
-    }
   });
 }
 
-// Not with the rows: they are fetched while other tiles are worked on.
-static inline void load_scales(const AttentionTask &task, int32_t first, TileRows &rows) {
-  for_runs(task, first, rows.count, [&](const char *cell, int32_t slot, int32_t t, int32_t n) {
-    const char *scales = scales_of_run(task, cell, slot);
-    __builtin_memcpy(rows.key_scales + t, scales, static_cast<size_t>(n) * 4);
-    __builtin_memcpy(rows.value_scales + t, scales + task.pool->kv_stride,
-                     static_cast<size_t>(n) * 4);
-  });
-}
+// The tiles of some KV tokens, then those that are likely to be attended to next. A tile is
+// done sooner than memory answers: two are on their way.
+template <class Tile, class Find> struct TileQueue {
+  const AttentionTask &task;
+  const int32_t first, last, num_tiles;
+  const Upcoming after;
+  const Find find_tokens; // (task, first, last, tile)
+  Tile tiles[1 + TILES_AHEAD];
+
+  TileQueue(const AttentionTask &task, int32_t first, int32_t last, Upcoming after, Find find)
+      : task(task), first(first), last(last),
+        num_tiles((last - first + ATTENTION_TILE - 1) / ATTENTION_TILE), after(after),
+        find_tokens(find) {
+    for (int32_t i = 0; i < TILES_AHEAD; ++i)
+      this->find(i);
+  }
+
+  Tile &operator[](int32_t i) { return tiles[i % (1 + TILES_AHEAD)]; }
+
+  // Without tokens if there is no such tile.
+  Tile &find(int32_t i) {
+    const bool is_ours = i < num_tiles;
+    const AttentionTask *from = is_ours ? &task : after.task;
+    const int32_t end = is_ours ? last : after.last;
+    const int32_t token =
+        is_ours ? first + i * ATTENTION_TILE : after.first + (i - num_tiles) * ATTENTION_TILE;
+    Tile &tile = (*this)[i];
+    tile.count = 0;
+    if (from && token < end)
+      find_tokens(*from, token, end, tile);
+    return tile;
+  }
+};
 
 // Fetches K or V of a tile to come a row at a time, between this tile's sums: a head's rows
 // in a block are too short a run for the machine to see it coming, and all of them at once

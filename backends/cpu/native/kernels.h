@@ -12,9 +12,8 @@ constexpr int32_t INT4_RECORD = 640;  // bytes of 16 channels times two groups
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// A row that INT8 weights are multiplied with, by groups of 32, its unit behind them; see
-// abi.h.
-constexpr int32_t INT8_EXPONENT = 32, INT8_START = 36, INT8_GROUP = 40;
+// A row that INT8 weights are multiplied with, by groups of 32; see abi.h.
+constexpr int32_t INT8_SCALE = 32, INT8_START = 36, INT8_GROUP = 40;
 // One that INT4 weights are, by pairs of groups.
 constexpr int32_t INT4_EXPONENTS = 64, INT4_STARTS = 72, INT4_SUMS = 80, INT4_PAIR = 84;
 
@@ -25,10 +24,10 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
     return num_groups * GROUP * 4;
   if (format == FORMAT_BF16)
     return num_groups * GROUP * 2;
-  const int64_t groups = format == FORMAT_INT8 ? num_groups * INT8_GROUP
-                                               : (num_groups + 1) / 2 * INT4_PAIR;
+  const int64_t bytes = format == FORMAT_INT8 ? num_groups * INT8_GROUP
+                                              : (num_groups + 1) / 2 * INT4_PAIR + 4;
   // An odd number of cache lines: rows a power of two apart would share their places.
-  return ((groups + 4 + 63) / 64 | 1) * 64;
+  return ((bytes + 63) / 64 | 1) * 64;
 }
 
 // Rows that a product's tile takes at most: with four bits it pays to have more, over which
@@ -62,6 +61,8 @@ struct RopeTask {
   // Where this token's K and V go: its own row of head 0, and bytes to the next head's.
   char *keys;
   char *values;
+  int32_t key_step; // INT8 only, see int8_cell.h
+  int32_t value_step;
   float *key_scales; // INT8 only
   float *value_scales;
   int64_t head_bytes;
@@ -132,8 +133,10 @@ constexpr int32_t ATTENTION_PART = 512;
 // Floats of scratch for `attend`.
 constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
   const int64_t padded = round_up(head_dim, LANES);
-  // K of a tile, or K and V in bytes, V's columns padded to 64.
-  return rows * (padded + ATTENTION_TILE) + ATTENTION_TILE * round_up(head_dim, 4 * LANES);
+  // K of a tile, or K and V in bytes; over INT8 cells four numbers a row, too, three of them
+  // in arrays that are read by whole registers.
+  return rows * (padded + ATTENTION_TILE + LANES) + 3 * (round_up(rows, LANES) + LANES) +
+         ATTENTION_TILE * padded;
 }
 
 extern const Kernels kernels_portable;

@@ -102,15 +102,15 @@ static inline float largest(Floats a) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 // Lane g: the largest, or the sum, of rows[g].
-static inline Floats largest_of_each(const Floats (&rows)[16]) {
-  float y[16];
-  for (int g = 0; g < 16; ++g)
+template <int N> static inline Floats largest_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g)
     y[g] = largest(rows[g]);
   return load(y);
 }
-static inline Floats sum_of_each(const Floats (&rows)[16]) {
-  float y[16];
-  for (int g = 0; g < 16; ++g)
+template <int N> static inline Floats sum_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g)
     y[g] = sum(rows[g]);
   return load(y);
 }
@@ -164,12 +164,6 @@ static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
   store_bytes(high, _mm256_srli_epi32(first, 8), _mm256_srli_epi32(second, 8));
   store_bytes(low, first, second);
 }
-static inline void store_raised(uint8_t *p, Floats x) {
-  const __m256i top = _mm256_set1_epi8(-128);
-  __m256i *bytes = reinterpret_cast<__m256i *>(p);
-  _mm256_storeu_si256(bytes, _mm256_xor_si256(_mm256_castps_si256(x.low), top));
-  _mm256_storeu_si256(bytes + 1, _mm256_xor_si256(_mm256_castps_si256(x.high), top));
-}
 static inline Ints same_ints(int32_t x) {
   return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
 }
@@ -215,22 +209,6 @@ static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
 static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   __m256i four = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(four_bytes(p)));
   return {signed_dots(a.low, v.low, four), signed_dots(a.high, v.high, four)};
-}
-static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
-  for (int i = 0; i < 64; i += 16) {
-    __m128i row[4];
-    for (int j = 0; j < 4; ++j)
-      row[j] = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rows[j] + i));
-    const __m128i low[2] = {_mm_unpacklo_epi8(row[0], row[1]),
-                            _mm_unpacklo_epi8(row[2], row[3])};
-    const __m128i high[2] = {_mm_unpackhi_epi8(row[0], row[1]),
-                             _mm_unpackhi_epi8(row[2], row[3])};
-    __m128i *out = reinterpret_cast<__m128i *>(quads + i * 4);
-    _mm_storeu_si128(out, _mm_unpacklo_epi16(low[0], low[1]));
-    _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(low[0], low[1]));
-    _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(high[0], high[1]));
-    _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(high[0], high[1]));
-  }
 }
 static inline Pairs load_pairs(const uint16_t *p) {
   return load_bytes(reinterpret_cast<const uint8_t *>(p));

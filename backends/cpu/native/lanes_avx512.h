@@ -73,6 +73,19 @@ static inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
 HYBRID_EACH_ROW(largest_of_each, max)
 HYBRID_EACH_ROW(sum_of_each, add)
 #undef HYBRID_EACH_ROW
+// Of four rows: in the order of sixteen's.
+#define HYBRID_EACH_OF_FOUR(name, combine)                                                     \
+  static inline Floats name(const Floats (&r)[4]) {                                            \
+    Floats first = combine(_mm512_unpacklo_ps(r[0], r[1]), _mm512_unpackhi_ps(r[0], r[1]));    \
+    Floats last = combine(_mm512_unpacklo_ps(r[2], r[3]), _mm512_unpackhi_ps(r[2], r[3]));     \
+    Floats four = combine(_mm512_shuffle_ps(first, last, 0x44),                                \
+                          _mm512_shuffle_ps(first, last, 0xee));                               \
+    four = combine(four, _mm512_shuffle_f32x4(four, four, 0x4e));                              \
+    return combine(four, _mm512_shuffle_f32x4(four, four, 0xb1));                              \
+  }
+HYBRID_EACH_OF_FOUR(largest_of_each, max)
+HYBRID_EACH_OF_FOUR(sum_of_each, add)
+#undef HYBRID_EACH_OF_FOUR
 static inline Floats load_bf16(const uint16_t *p) {
   __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
@@ -102,10 +115,6 @@ static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(high), _mm512_cvtepi32_epi8(upper));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(low), _mm512_cvtepi32_epi8(whole));
 }
-static inline void store_raised(uint8_t *p, Floats x) {
-  const __m512i top = _mm512_set1_epi8(-128);
-  _mm512_storeu_si512(p, _mm512_xor_si512(_mm512_castps_si512(x), top));
-}
 static inline Ints same_ints(int32_t x) { return _mm512_set1_epi32(x); }
 static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
@@ -128,22 +137,6 @@ static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   __builtin_memcpy(&four, p, 4);
   asm("vpdpbusd %2, %1, %0" : "+v"(a) : "v"(_mm512_set1_epi32(four)), "v"(v));
   return a;
-}
-static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
-  // Columns 4i..4i+3 come from the part of a register where unpacking leaves them.
-  const __m512i parts =
-      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i row[4];
-  for (int i = 0; i < 4; ++i)
-    row[i] = _mm512_permutexvar_epi32(parts, _mm512_loadu_si512(rows[i]));
-  const __m512i low[2] = {_mm512_unpacklo_epi8(row[0], row[1]),
-                          _mm512_unpacklo_epi8(row[2], row[3])};
-  const __m512i high[2] = {_mm512_unpackhi_epi8(row[0], row[1]),
-                           _mm512_unpackhi_epi8(row[2], row[3])};
-  _mm512_storeu_si512(quads, _mm512_unpacklo_epi16(low[0], low[1]));
-  _mm512_storeu_si512(quads + 64, _mm512_unpackhi_epi16(low[0], low[1]));
-  _mm512_storeu_si512(quads + 128, _mm512_unpacklo_epi16(high[0], high[1]));
-  _mm512_storeu_si512(quads + 192, _mm512_unpackhi_epi16(high[0], high[1]));
 }
 static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {

@@ -130,15 +130,15 @@ static inline float largest(Floats a) {
   return y;
 }
 // Lane g: the largest, or the sum, of rows[g].
-static inline Floats largest_of_each(const Floats (&rows)[16]) {
-  float y[16];
-  for (int g = 0; g < 16; ++g)
+template <int N> static inline Floats largest_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g)
     y[g] = largest(rows[g]);
   return load(y);
 }
-static inline Floats sum_of_each(const Floats (&rows)[16]) {
-  float y[16];
-  for (int g = 0; g < 16; ++g)
+template <int N> static inline Floats sum_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g)
     y[g] = sum(rows[g]);
   return load(y);
 }
@@ -195,12 +195,6 @@ static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
     low[i] = static_cast<uint8_t>(whole);
   }
 }
-// The bits of x, the highest of each byte flipped: signed bytes + 128.
-static inline void store_raised(uint8_t *p, Floats x) {
-  __builtin_memcpy(p, x.lane, 64);
-  for (int i = 0; i < 64; ++i)
-    p[i] ^= 128;
-}
 static inline Ints same_ints(int32_t x) {
   Ints y;
   HYBRID_EACH y.lane[i] = x;
@@ -236,12 +230,6 @@ static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   HYBRID_EACH for (int j = 0; j < 4; ++j)
       a.lane[i] += static_cast<int8_t>(v.lane[4 * i + j]) * p[j];
   return a;
-}
-// 64 numbers of four rows, those of a column side by side.
-static inline void store_quads(int8_t *quads, const int8_t *const (&rows)[4]) {
-  for (int i = 0; i < 64; ++i)
-    for (int j = 0; j < 4; ++j)
-      quads[4 * i + j] = rows[j][i];
 }
 static inline Pairs load_pairs(const uint16_t *p) {
   Pairs y;

@@ -1,5 +1,7 @@
 #include "pass.h"
 
+#include "int8_cell.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -285,7 +287,8 @@ void Pass::rope_kv(const Op &op, Range heads) {
   const KvPool &pool = model_.pool_;
   const ModelConfig &config = model_.config_;
   const int32_t size = pool.block_size, dim = config.head_dim, half = dim / 2;
-  const int64_t number_bytes = pool.format == FORMAT_F32 ? 4 : pool.format == FORMAT_BF16 ? 2 : 1;
+  const bool is_int8 = pool.format == FORMAT_INT8;
+  const int64_t row_bytes = dim * (pool.format == FORMAT_F32 ? 4 : 2);
   const int32_t num_heads = config.num_heads + 2 * config.num_kv_heads;
   auto vector = [&](int32_t index) {
     return index < 0 ? nullptr : model_.vectors_[static_cast<size_t>(index)];
@@ -296,7 +299,7 @@ void Pass::rope_kv(const Op &op, Range heads) {
   task.key_norm = vector(op.norm2);
   task.epsilon = config.norm_epsilon;
   task.format = pool.format;
-  task.head_bytes = int64_t{size} * dim * number_bytes;
+  task.head_bytes = is_int8 ? int8_head_bytes(size, dim) : size * row_bytes;
   task.head_scales = size;
   for (int64_t head = heads.first, end; head < heads.last; head = end) {
     const int64_t token = head / num_heads;
@@ -308,12 +311,11 @@ void Pass::rope_kv(const Op &op, Range heads) {
     task.qkv = reinterpret_cast<float *>(row(op.in, token, qkv_width() * 4));
     task.cosines = model_.cosines_.get() + token * half;
     task.sines = model_.sines_.get() + token * half;
-    task.keys = cell + slot * dim * number_bytes;
-    task.values = task.keys + pool.kv_stride;
-    if (pool.format == FORMAT_INT8) {
-      const int64_t scales = int64_t{config.num_kv_heads} * size * dim;
-      task.key_scales = reinterpret_cast<float *>(cell + scales) + slot;
-      task.value_scales = reinterpret_cast<float *>(cell + pool.kv_stride + scales) + slot;
+    if (is_int8) {
+      put_into_int8(task, pool, cell, static_cast<int32_t>(slot));
+    } else {
+      task.keys = cell + slot * row_bytes;
+      task.values = task.keys + pool.kv_stride;
     }
     model_.kernels_.rope_kv(task, static_cast<int32_t>(head - token * num_heads),
                             static_cast<int32_t>(end - token * num_heads));

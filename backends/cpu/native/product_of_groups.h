@@ -91,26 +91,10 @@ template <int R, int B> struct GroupTile {
     }
   }
 
-  // Times the power of two whose exponent lies there.
-  Floats scaled(Ints dots, int32_t r, int32_t at) const {
-    return with_exponent(to_floats(dots), *reinterpret_cast<const int32_t *>(rows[r] + at));
-  }
-
   void advance(int64_t num_bytes) {
     HYBRID_UNROLL
     for (int r = 0; r < R; ++r)
       rows[r] += num_bytes;
-  }
-
-  // At the end of the rows, where their units are.
-  void put(const LinearTask &task, int32_t block, int64_t row) const {
-    HYBRID_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Floats unit = set1(*reinterpret_cast<const float *>(rows[r]));
-      HYBRID_UNROLL
-      for (int b = 0; b < B; ++b)
-        put_out(task, row + r, block + b, mul(sums[r][b], unit));
-    }
   }
 };
 
@@ -133,15 +117,21 @@ static inline void tile_of_eights(const LinearTask &task, int32_t block, int64_t
       const Floats of_weights = load_f16(scales + b * num_groups * LANES);
       HYBRID_UNROLL
       for (int r = 0; r < R; ++r) {
+        const float of_row = *reinterpret_cast<const float *>(tile.rows[r] + INT8_SCALE);
         tile.sums[r][b] =
-            fma(of_weights, tile.scaled(dots[r][b], r, INT8_EXPONENT), tile.sums[r][b]);
+            fma(mul(of_weights, set1(of_row)), to_floats(dots[r][b]), tile.sums[r][b]);
       }
     }
     group += GROUP * LANES;
     scales += LANES;
     tile.advance(INT8_GROUP);
   }
-  tile.put(task, block, row);
+  HYBRID_UNROLL
+  for (int r = 0; r < R; ++r) {
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b)
+      put_out(task, row + r, block + b, tile.sums[r][b]);
+  }
 }
 
 template <int R, int B>
@@ -164,7 +154,9 @@ static inline void tile_of_fours(const LinearTask &task, int32_t block, int64_t 
         const Floats steps = load_f16(PairOfFours{pair.record + b * next_block}.steps(half));
         HYBRID_UNROLL
         for (int r = 0; r < R; ++r) {
-          const Floats scaled = tile.scaled(dots[r][b], r, INT4_EXPONENTS + 4 * half);
+          const char *exponent = tile.rows[r] + INT4_EXPONENTS + 4 * half;
+          const Floats scaled = with_exponent(to_floats(dots[r][b]),
+                                              *reinterpret_cast<const int32_t *>(exponent));
           tile.sums[r][b] = fma(steps, scaled, tile.sums[r][b]);
         }
       }
@@ -181,5 +173,12 @@ static inline void tile_of_fours(const LinearTask &task, int32_t block, int64_t 
     }
     tile.advance(INT4_PAIR);
   }
-  tile.put(task, block, row);
+  HYBRID_UNROLL
+  for (int r = 0; r < R; ++r) {
+    // Behind the last pair.
+    const Floats unit = set1(*reinterpret_cast<const float *>(tile.rows[r]));
+    HYBRID_UNROLL
+    for (int b = 0; b < B; ++b)
+      put_out(task, row + r, block + b, mul(tile.sums[r][b], unit));
+  }
 }

@@ -63,56 +63,85 @@ template <class T> static inline void put_number(char *at, T number) {
   __builtin_memcpy(at, &number, sizeof number);
 }
 
-// Where a group's numbers lie, and what stands behind them: the sum of its quanta and the
-// power of two that its step is of the row's unit.
-template <int32_t FORMAT> struct RowOfGroups;
+// Below this 127 / largest overflows: groups that are zeros for every purpose.
+constexpr float LEAST_LARGEST = 1e-36f;
 
-template <> struct RowOfGroups<FORMAT_INT8> {
-  char *row;
-  int32_t num_groups;
+// The sums of groups' quanta, such that no number becomes one.
+static inline void store_sums(int32_t *sums, Floats exact) {
+  float whole[LANES];
+  store(whole, max(exact, set1(-127.0f * GROUP)));
+  for (int32_t g = 0; g < LANES; ++g)
+    sums[g] = static_cast<int32_t>(whole[g]);
+}
 
-  char *group(int32_t g) const { return row + int64_t{g} * INT8_GROUP; }
-  char *end() const { return group(num_groups); }
-  void put_sum(int32_t g, int32_t exponent, int32_t sum, uint16_t) const {
-    put_number(group(g) + INT8_EXPONENT, exponent);
-    put_number(group(g) + INT8_START, -128 * sum);
-  }
-  void pad() const {}
-};
+// A row that INT8 weights are multiplied with: every group has a scale of its own.
+template <class At> static inline void put_scaled_groups(At at, int32_t width, char *out) {
+  const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
+  auto place = [=](int32_t g) { return out + int64_t{g} * INT8_GROUP; };
+  Floats broken = set1(0.0f);
+  by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
+    const Floats top = largest_of_groups(most, at, first, count, broken);
+    const Floats factor = zero_below(top, LEAST_LARGEST, div(set1(127.0f), top));
+    float scales[LANES];
+    int32_t sums[LANES];
+    store_sums(sums, put_quanta(most, at, first, count, factor, place));
+    store(scales, zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f))));
+    for (int32_t g = 0; g < count; ++g) {
+      put_number(place(first + g) + INT8_SCALE, scales[g]);
+      put_number(place(first + g) + INT8_START, -128 * sums[g]);
+    }
+  });
+  const float poison = sum(broken);
+  if (poison != 0.0f) // no number: nor is anything made of this row
+    for (int32_t g = 0; g < num_groups; ++g)
+      put_number(place(g) + INT8_SCALE, poison);
+}
 
-template <> struct RowOfGroups<FORMAT_INT4> {
-  char *row;
-  int32_t num_groups;
-
-  char *pair(int32_t g) const { return row + int64_t{g / 2} * INT4_PAIR; }
-  char *group(int32_t g) const { return pair(g) + g % 2 * GROUP; }
-  char *end() const { return pair(num_groups + 1); }
-  void put_sum(int32_t g, int32_t exponent, int32_t sum, uint16_t scaled) const {
-    put_number(pair(g) + INT4_EXPONENTS + g % 2 * 4, exponent);
-    put_number(pair(g) + INT4_STARTS + g % 2 * 4, -8 * sum);
-    put_number(pair(g) + INT4_SUMS + g % 2 * 2, scaled);
-  }
-  void pad() const {
-    if (num_groups % 2 == 0)
-      return;
-    __builtin_memset(group(num_groups), 0, GROUP);
-    put_sum(num_groups, 0, 0, 0);
-  }
-};
-
-// A group's step is the row's largest, halved as often as its numbers allow: an exponent
-// added in the product's inner loop instead of a multiplication, for which a group other
-// than the largest gives up to a bit. None is halved further than this: a row's products
-// then stay far from what float32 can hold, and a smaller group is zeros beside the largest.
+// A row that INT4 weights are multiplied with. A group's step is the row's largest, halved as
+// often as its numbers allow: an exponent added in the product's inner loop instead of a
+// multiplication, for which a group other than the largest gives up to a bit. None is halved
+// further than this: a row's products then stay far from what float32 can hold, and a
+// smaller group is zeros beside the largest.
 constexpr float LEAST_OF_STEPS = 0x1p-64f;
 constexpr float LEAST_UNIT = 0x1p-126f;
 
-template <int32_t FORMAT, class At>
-static inline void put_groups(At at, int32_t width, char *out) {
+static inline char *pair_of(char *row, int32_t group) {
+  return row + int64_t{group / 2} * INT4_PAIR;
+}
+
+// What stands behind the quanta of groups, `powers` of two times the unit each.
+static inline void put_stepped_sums(char *row, int32_t first, int32_t count, Floats powers,
+                                    Floats exact) {
+  uint16_t scaled[LANES];
+  int32_t sums[LANES], bits[LANES];
+  float power[LANES];
+  store_bf16(scaled, mul(exact, powers));
+  store_sums(sums, exact);
+  store(power, powers);
+  __builtin_memcpy(bits, power, sizeof bits);
+  for (int32_t g = 0; g < count; ++g) {
+    char *pair = pair_of(row, first + g);
+    const int32_t half = (first + g) % 2;
+    put_number(pair + INT4_EXPONENTS + 4 * half, bits[g] - 0x3f800000); // those of 1
+    put_number(pair + INT4_STARTS + 4 * half, -8 * sums[g]);
+    put_number(pair + INT4_SUMS + 2 * half, scaled[g]);
+  }
+}
+
+static inline void put_empty_group(char *row, int32_t group) {
+  char *pair = pair_of(row, group);
+  const int32_t half = group % 2;
+  __builtin_memset(pair + half * GROUP, 0, GROUP);
+  put_number(pair + INT4_EXPONENTS + 4 * half, 0);
+  put_number(pair + INT4_STARTS + 4 * half, 0);
+  put_number(pair + INT4_SUMS + 2 * half, uint16_t{0});
+}
+
+template <class At> static inline void put_stepped_groups(At at, int32_t width, char *out) {
   const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
-  const RowOfGroups<FORMAT> row = {out, num_groups};
+  char *end = pair_of(out, num_groups + 1);
   // Until they are used: what is put before reaches none that is still to come.
-  float *steps = reinterpret_cast<float *>(row.end()) - num_groups;
+  float *steps = reinterpret_cast<float *>(end) - num_groups;
   Floats broken = set1(0.0f), largest_step = set1(LEAST_UNIT);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
     const Floats top = largest_of_groups(most, at, first, count, broken);
@@ -123,24 +152,17 @@ static inline void put_groups(At at, int32_t width, char *out) {
   const float poison = sum(broken);
   // Of a row that holds no numbers the unit says all.
   const float base = poison == 0.0f ? largest(largest_step) : LEAST_UNIT;
-  const Floats halved = max(set1(LEAST_OF_STEPS), power_above(set1(LEAST_UNIT / base)));
+  const Floats least = max(set1(LEAST_OF_STEPS), power_above(set1(LEAST_UNIT / base)));
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
     const Floats part = min(set1(1.0f), div(load_part(steps + first, count), set1(base)));
-    const Floats power = max(halved, power_above(part));
+    const Floats power = max(least, power_above(part));
     const Floats factor = div(set1(1.0f), mul(power, set1(base)));
-    const Floats sums =
-        put_quanta(most, at, first, count, factor, [=](int32_t g) { return row.group(g); });
-    const Floats above = div(power, halved);
-    uint16_t scaled[LANES];
-    float whole[LANES], powers[LANES];
-    int32_t bits[LANES];
-    store_bf16(scaled, mul(sums, above));
-    store(whole, max(sums, set1(-127.0f * GROUP))); // such that no number becomes one
-    store(powers, above);
-    __builtin_memcpy(bits, powers, sizeof bits);
-    for (int32_t g = 0; g < count; ++g)
-      row.put_sum(first + g, bits[g] - 0x3f800000, static_cast<int32_t>(whole[g]), scaled[g]);
+    const Floats sums = put_quanta(most, at, first, count, factor, [=](int32_t g) {
+      return pair_of(out, g) + g % 2 * GROUP;
+    });
+    put_stepped_sums(out, first, count, div(power, least), sums);
   });
-  row.pad();
-  put_number(row.end(), base * largest(halved) + poison);
+  if (num_groups % 2)
+    put_empty_group(out, num_groups);
+  put_number(end, base * largest(least) + poison);
 }

@@ -13,6 +13,11 @@
 #include "embedding.h"
 #include "rope.h"
 #include "attention_tile.h"
+#include "attention_rows.h"
+#include "attention_floats.h"
+#include "attention_int8_tile.h"
+#include "attention_int8_query.h"
+#include "attention_int8_weights.h"
 #include "attention_int8.h"
 #include "attention.h"
 

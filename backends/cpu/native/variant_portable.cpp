@@ -1,3 +1,4 @@
+#include "int8_cell.h"
 #include "kernels.h"
 
 #include <cstddef>
