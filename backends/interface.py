@@ -136,13 +136,17 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForwardResult:
-    """What came out of one step; exactly one of the two is set."""
+    """What came out of one step: logits, or the tokens."""
 
     logits: SupportsDLPack | None = None
     """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the
     plan's order. Valid until the next ``execute``."""
     sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
     """For each scheduled request its tokens, from an executor that samples itself."""
+    likeliest_ids: tuple[int, ...] | None = None
+    """Beside logits, if the executor met them on its way: for each row the index of the
+    highest, the first of equal ones, or -1 where it does not say, as where a number is
+    NaN or the highest is not finite. Greedy draws then need not look through the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 from typing import Final
 
-ABI_VERSION: Final = 5
+ABI_VERSION: Final = 6
 ALIGNMENT_BYTES: Final = 64
 """A cache line: of weights, of activations, of the pool's cells."""
 
@@ -141,4 +141,5 @@ class Step(ctypes.Structure):
         ("logits_rows", c_void_p),
         ("logits", c_void_p),
         ("seconds", POINTER(c_double)),
+        ("likeliest", c_void_p),
     )

@@ -156,10 +156,10 @@ class Sampler:
         """
         if result.sampled_token_ids is not None:
             return self._adopt(plan, result.sampled_token_ids)
-        logits = self._view(result)
-        likeliest = self._draw_likeliest(plan, logits)
+        likeliest = self._draw_likeliest(plan, result)
         if likeliest is not None:
             return self._adopt(plan, likeliest)
+        logits = self._view(result)
         failed: dict[str, SamplingFailed] = {}
         shares: list[_Share] = []
         end = 0
@@ -207,22 +207,27 @@ class Sampler:
         return logits_array(result.logits)[:, : self._num_ids]
 
     def _draw_likeliest(
-        self, plan: StepPlan, logits: NDArray[np.float32]
+        self, plan: StepPlan, result: ForwardResult
     ) -> tuple[tuple[int, ...], ...] | None:
         """Draw for a step in which every entry wants the likeliest id and no more.
 
-        The usual greedy step, in one search over all rows. ``None``: the step is
-        another, or one of its draws fails.
+        The usual greedy step, in one search over all rows, or in none where the
+        executor has searched. ``None``: the step is another, or one of its draws fails.
         """
-        if not logits.flags.c_contiguous:  # searched at once they would be copied
-            return None
         for entry in plan.scheduled:
-            is_one = entry.num_samples == 1 == entry.num_logits_rows
-            drawer = self._requests[entry.request.request_id]
-            if not is_one or not drawer.is_plain or entry.num_draft_tokens:
+            if entry.num_samples != 1 or entry.num_logits_rows != 1:
                 return None
-        best = likeliest_ids(logits)
-        return None if best is None else tuple((token_id,) for token_id in best)
+            drawer = self._requests[entry.request.request_id]
+            if not drawer.is_plain or entry.num_draft_tokens:
+                return None
+        best: Sequence[int] | None = result.likeliest_ids
+        # An id that no tokenizer knows is the highest of more columns than count.
+        if not best or min(best) < 0 or max(best) >= self._num_ids:
+            logits = self._view(result)
+            if not logits.flags.c_contiguous:  # searched at once they would be copied
+                return None
+            best = likeliest_ids(logits)
+        return None if best is None else tuple(zip(best))  # noqa: B905 - of one
 
     def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> _Share:
         """Draw for one entry; commits nothing."""

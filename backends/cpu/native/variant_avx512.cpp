@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,5 +18,6 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_avx512 = make_kernels();
+extern constinit const FindPeak find_peak_avx512 = find_peak;
 } // namespace hybrid
 #endif

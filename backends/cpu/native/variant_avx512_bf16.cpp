@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,5 +19,6 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_avx512_bf16 = make_kernels();
+extern constinit const FindPeak find_peak_avx512_bf16 = find_peak;
 } // namespace hybrid
 #endif

@@ -1,4 +1,4 @@
-#include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,4 +11,5 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_portable = make_kernels();
+extern constinit const FindPeak find_peak_portable = find_peak;
 } // namespace hybrid
