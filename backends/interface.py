@@ -4,7 +4,7 @@ Knows plans and layouts; imports no tensor library.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -143,10 +143,11 @@ class ForwardResult:
     plan's order. Valid until the next ``execute``."""
     sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
     """For each scheduled request its tokens, from an executor that samples itself."""
-    likeliest_ids: tuple[int, ...] | None = None
+    likeliest_ids: Sequence[int] | None = None
     """Beside logits, if the executor met them on its way: for each row the index of the
     highest, the first of equal ones, or -1 where it does not say, as where a number is
-    NaN or the highest is not finite. Greedy draws then need not look through the row."""
+    NaN or the highest is not finite. Greedy draws then need not look through the row.
+    Valid as long as the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

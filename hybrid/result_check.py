@@ -74,7 +74,7 @@ class ResultCheck:
         """Hold the ids against the columns; which of them is highest is its word."""
         if len(likeliest) != num_rows:
             raise ExecutorFailed(
-                f"it named the likeliest ids of {len(likeliest)} rows, {num_rows} wanted"
+                f"it named {len(likeliest)} likeliest ids, {num_rows} rows wanted"
             )
         for token_id in likeliest:
             if type(token_id) is not int or not -1 <= token_id < self.vocab_size:

@@ -133,7 +133,7 @@ def _run(runner: NativeRunner) -> NDArray[np.float32]:
 def _logits(runner: NativeRunner, plan: StepPlan) -> NDArray[np.float32]:
     logits = runner.run(plan).logits
     assert logits is not None, "every token's row is wanted"
-    return np.from_dlpack(logits).copy()
+    return np.array(np.from_dlpack(logits), np.float32)
 
 
 def _plan(ids: tuple[int, ...], num_computed: int) -> StepPlan:

@@ -93,8 +93,8 @@ class NativeRunner:
             step.logits, step.likeliest = self._rows.addresses
             self._model.forward(step)
             return self._rows.result(num_rows)
-        # More than there are sequences come of prompt log-probabilities alone: those are
-        # too many to be kept, and nobody draws from all of them.
+        # More than there are sequences come of prompt log-probabilities alone: too many
+        # to be kept, and nobody draws from all of them.
         logits = np.empty((num_rows, self.info.vocab_size), dtype=np.float32)
         step.logits, step.likeliest = logits.ctypes.data, None
         self._model.forward(step)

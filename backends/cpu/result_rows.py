@@ -1,4 +1,4 @@
-"""What steps put out: memory for their logits and likeliest ids, kept for all of them."""
+"""What steps put out: memory for logits and likeliest ids, kept for all of them."""
 
 from typing import Final
 
@@ -20,6 +20,8 @@ class ResultRows:
         self.max_num_rows: Final = max_num_rows
         self._logits: Final = _allocate_logits(max_num_rows, vocab_size)
         self._likeliest: Final = np.empty(max_num_rows, np.int64)
+        self._result = ForwardResult()
+        self._num_rows = -1
         self.addresses: Final = (
             self._logits.ctypes.data,
             self._likeliest.ctypes.data,
@@ -32,11 +34,17 @@ class ResultRows:
         return self._logits.nbytes + self._likeliest.nbytes
 
     def result(self, num_rows: int) -> ForwardResult:
-        """Show the first rows, which a step has written."""
-        return ForwardResult(
-            logits=self._logits[:num_rows],
-            likeliest_ids=tuple(self._likeliest[:num_rows].tolist()),
-        )
+        """Show the first rows, which a step has written.
+
+        Most steps have as many as the last: theirs is the same object.
+        """
+        if num_rows != self._num_rows:
+            self._num_rows = num_rows
+            self._result = ForwardResult(
+                logits=self._logits[:num_rows],
+                likeliest_ids=self._likeliest[:num_rows].data,
+            )
+        return self._result
 
 
 def _allocate_logits(max_num_seqs: int, vocab_size: int) -> NDArray[np.float32]:

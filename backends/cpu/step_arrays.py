@@ -4,9 +4,11 @@ A decode step adds a token to each sequence and, seldom, a block: what did not c
 left where it is. Every other step is packed anew.
 """
 
+import ctypes
 from collections.abc import Sequence
 from itertools import chain
 from operator import lt
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -37,12 +39,15 @@ class StepArrays:
         Raises:
             ValueError: a block table is too short for its sequence's tokens.
         """
-        if not plan.num_contexts and self._decode.fill(self._step, plan.scheduled):
-            return len(plan.scheduled)
+        scheduled = plan.scheduled
+        is_decode = bool(scheduled) and not plan.num_contexts
+        if is_decode and self._decode.fill(self._step, scheduled):
+            return len(scheduled)
         return self._pack(plan)
 
     def _pack(self, plan: StepPlan) -> int:
         step, batch = self._step, pack_batch(plan)
+        self._decode.is_pointed_to = False
         table = csr_block_table(plan.scheduled, batch.seq_lens, self._block_size)
         step.num_tokens = len(batch.input_ids)
         step.num_seqs = len(batch.seq_lens)
@@ -60,59 +65,66 @@ class StepArrays:
 
 
 class _DecodeArrays:
-    """Those of steps in which every sequence has one token, and its row is wanted."""
+    """Those of steps in which every sequence has one token, and its row is wanted.
+
+    What a model leaves in the processor's caches is its own: each library that has a
+    hand in a step costs it more than the numbers that it moves. So what changes in
+    every step is written by ``struct``, and numpy is for tables, which change seldom.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block_size: Final = block_size
+        self.is_pointed_to = False
+        """Whether the struct says where they are: others may have filled it since."""
         self._allocate(0)
-        self._take([])
+        self._take(())
 
     def fill(self, step: Step, scheduled: Sequence[ScheduledRequest]) -> bool:
         """Describe a step; ``False``, with nothing done, if it is another."""
-        tokens = [token_id for entry in scheduled for token_id in entry.token_ids]
-        rows = [entry.num_logits_rows for entry in scheduled]
+        # The fields of the entries in their order, each for all sequences.
+        _, _, inputs, computed, tables, rows, _, _ = zip(*scheduled, strict=True)
         num_seqs = len(scheduled)
-        if len(tokens) != num_seqs or rows.count(1) != num_seqs:
-            return False
-        if [len(entry.token_ids) for entry in scheduled].count(1) != num_seqs:
+        tokens = tuple(chain.from_iterable(inputs))
+        if len(tokens) != num_seqs or () in inputs or rows.count(1) != num_seqs:
             return False
         # The same objects where they did not grow, so that this looks at no number.
-        tables = [entry.block_ids for entry in scheduled]
         if tables != self._tables:
             self._take(tables)
-        positions = [entry.num_computed_tokens for entry in scheduled]
-        if not all(map(lt, positions, self._room)):
+        if not all(map(lt, computed, self._room)):
             return False  # the other way says whose table is too short
-        self._input_ids[:num_seqs] = tokens
-        self._positions[:num_seqs] = positions
-        step.num_tokens = step.num_seqs = step.num_rows = num_seqs
-        _point(step, self._addresses)
+        self._pack(self._numbers, 0, *tokens, *computed)
+        if not self.is_pointed_to:
+            step.num_tokens = step.num_seqs = step.num_rows = num_seqs
+            _point(step, self._addresses())
+            self.is_pointed_to = True
         return True
 
-    def _take(self, tables: list[_BlockIds]) -> None:
-        lengths = list(map(len, tables))
-        if len(tables) > len(self._input_ids):
-            self._allocate(max(len(tables), 2 * len(self._input_ids)))
-        np.cumsum(lengths, out=self._table_start[1 : len(tables) + 1])
+    def _take(self, tables: tuple[_BlockIds, ...]) -> None:
+        num_seqs, lengths = len(tables), list(map(len, tables))
+        if num_seqs > len(self._logits_rows):
+            self._allocate(max(num_seqs, 2 * len(self._logits_rows)))
+        np.cumsum(lengths, out=self._table_start[1 : num_seqs + 1])
         self._block_ids = np.fromiter(chain.from_iterable(tables), dtype=np.int32)
         # Tokens that each has blocks for.
         self._room = [length * self._block_size for length in lengths]
         self._tables = tables
-        self._addresses = [
-            array.ctypes.data
-            for array in (
-                self._input_ids,
-                self._positions,
-                self._query_start,
-                self._table_start,
-                self._block_ids,
-                self._logits_rows,
-            )
-        ]
+        self._pack = Struct(f"{2 * num_seqs}q").pack_into
+        self.is_pointed_to = False
+
+    def _addresses(self) -> tuple[int, ...]:
+        input_ids = ctypes.addressof(self._numbers)
+        return (
+            input_ids,
+            input_ids + len(self._tables) * ctypes.sizeof(ctypes.c_int64),
+            self._query_start.ctypes.data,
+            self._table_start.ctypes.data,
+            self._block_ids.ctypes.data,
+            self._logits_rows.ctypes.data,
+        )
 
     def _allocate(self, num_seqs: int) -> None:
-        self._input_ids = np.zeros(num_seqs, np.int64)
-        self._positions = np.zeros(num_seqs, np.int64)
+        # Ids of this step's sequences, then their positions.
+        self._numbers = (ctypes.c_int64 * (2 * num_seqs))()
         self._logits_rows = np.arange(num_seqs, dtype=np.int64)
         self._query_start = np.arange(num_seqs + 1, dtype=np.int32)
         self._table_start = np.zeros(num_seqs + 1, np.int32)
