@@ -84,10 +84,10 @@ def expected(row: _Array) -> int:
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_the_likeliest_are_where_the_logits_are_highest(
+def test_the_likeliest_are_the_same_by_threads_units_and_passes(
     variant: str, data: st.DataObject
 ) -> None:
-    """By any number of threads, units and passes; equal logits go to the lowest id."""
+    """Where the logits are highest; equal ones go to the lowest id."""
     random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     num_rows = data.draw(st.integers(1, 40))
     num_ids = data.draw(st.integers(num_rows, 1500))
