@@ -4,7 +4,7 @@ Knows plans and layouts; imports no tensor library.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -136,13 +136,18 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForwardResult:
-    """What came out of one step; exactly one of the two is set."""
+    """What came out of one step: logits, or the tokens."""
 
     logits: SupportsDLPack | None = None
     """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the
     plan's order. Valid until the next ``execute``."""
     sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
     """For each scheduled request its tokens, from an executor that samples itself."""
+    likeliest_ids: Sequence[int] | None = None
+    """Beside logits, if the executor met them on its way: for each row the index of the
+    highest, the first of equal ones, or -1 where it does not say, as where a number is
+    NaN or the highest is not finite. Greedy draws then need not look through the row.
+    Valid as long as the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class HybridEngine:
         self._end_reason: str | None = None
         self._part: Final = PartGuard(self._drop, self._fail)
         self._report: Final = StepReport(self._hooks)
-        self._idle_check: Final = IdleCheck(scheduler, clock)
+        self._idle_check: Final = IdleCheck(scheduler)
         self._check: Final = ResultCheck(can, sampler.vocab_size, sampler.num_ids)
 
     def add_request(
@@ -167,9 +167,10 @@ class HybridEngine:
         self._check_open()
         started_s = self._clock()
         with self._scheduling:
-            self._idle_check.run_if_due()
+            self._idle_check.run_if_due(started_s)
             plan = self.scheduler.schedule()
-            self._sampler.release(plan.finished)
+            if plan.finished:
+                self._sampler.release(plan.finished)
             if not plan.scheduled:
                 if self.scheduler.has_unfinished():
                     # No assertion: without it callers would ask for steps forever.
@@ -180,8 +181,10 @@ class HybridEngine:
         with self._part("sampling", plan):
             sampled = self._sampler.sample(plan, result)
         outputs = self._commit(plan, sampled, started_s)
-        self._hooks.tell_of_requests(self._outputs.take_finished())
-        self._report.tell(plan, self._clock() - started_s)
+        if finished := self._outputs.take_finished():
+            self._hooks.tell_of_requests(finished)
+        if self._report.is_wanted:
+            self._report.tell(plan, self._clock() - started_s)
         return outputs
 
     def abort(self, request_id: str) -> RequestOutput | None:
@@ -243,13 +246,16 @@ class HybridEngine:
         with self._part("output processing"):
             if stats is not None:
                 self._metrics.observe_pool(stats)
-            failed = self._outputs.end_failed(sampled.failed, self.executor_name)
+            failed: list[RequestOutput] = []
+            if sampled.failed:
+                failed = self._outputs.end_failed(sampled.failed, self.executor_name)
             answers, stopped = self._outputs.process(
                 plan, sampled, updates, started_s=started_s
             )
-        with self._scheduling:
-            for key in stopped:
-                self.scheduler.stop(key)
+        if stopped:
+            with self._scheduling:
+                for key in stopped:
+                    self.scheduler.stop(key)
         return failed + answers
 
     @cached_property

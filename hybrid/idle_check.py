@@ -1,6 +1,5 @@
 """Checks the pool's invariants while nothing runs."""
 
-from collections.abc import Callable
 from typing import Final
 
 from hybrid.scheduler import Scheduler
@@ -15,19 +14,19 @@ BUSY_INTERVAL_S: Final = 1.0
 class IdleCheck:
     """Remembers when the last check was."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
-        """``clock`` gives monotonic seconds."""
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler: Final = scheduler
-        self._clock: Final = clock
         self._next_check_s = 0.0
 
-    def run_if_due(self) -> None:
+    def run_if_due(self, now_s: float) -> None:
         """Check before a step, if nothing ran until now, at most once a minute.
+
+        Args:
+            now_s: on a monotonic clock.
 
         Raises:
             AssertionError: an invariant is broken.
         """
-        now_s = self._clock()
         if now_s < self._next_check_s:
             return
         if self._scheduler.stats().num_running:

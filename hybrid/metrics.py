@@ -108,7 +108,9 @@ class EngineMetrics:
 
 def takes_blocks(plan: StepPlan, block_size: int) -> bool:
     """Whether the pool can be fuller after ``plan``: a token of it begins a block."""
-    return bool(plan.block_copies) or any(
-        -entry.num_computed_tokens % block_size < len(entry.token_ids)
-        for entry in plan.scheduled
-    )
+    if plan.block_copies:
+        return True
+    for entry in plan.scheduled:  # no generator: asked of each sequence each step
+        if -entry.num_computed_tokens % block_size < len(entry.token_ids):
+            return True
+    return False

@@ -100,22 +100,22 @@ class OutputProcessor:
             if state is None:
                 # Its draw was impossible: it has ended, the scheduler left it out too.
                 continue
-            self._take_prompt_logprobs(state, sampled.prompt_logprobs[index])
+            prompt_logprobs = sampled.prompt_logprobs[index]
+            if prompt_logprobs is not None:
+                self._take_prompt_logprobs(state, prompt_logprobs)
             if not sampled.token_ids[index]:
                 continue
-            changed[entry.request.request_id] = state
             if state.first_token_at_s is None:
                 state.first_token_at_s = now_s
             logprobs = sampled.logprobs[index]
             for draw in range(entry.num_samples):
                 update = next(remaining)
-                own_logprobs = logprobs
-                if logprobs is not None and entry.num_samples > 1:
-                    # Draws of a fork are one token each; a run is one sample's.
-                    own_logprobs = logprobs[draw : draw + 1]
-                if self._take_update(state, update, own_logprobs):
+                own = logprobs and _logprobs_of(logprobs, draw, entry.num_samples)
+                if self._take_update(state, update, own):
                     key = SequenceKey(update.request.request_id, update.sample_index)
                     stopped.append(key)
+                if state.stream or state.samples[update.sample_index].finish_reason:
+                    changed[update.request.request_id] = state
         outputs = [
             self._output(state, now_s)
             for state in changed.values()
@@ -252,9 +252,9 @@ class OutputProcessor:
             sample.cumulative_logprob += entry.logprob
 
     def _take_prompt_logprobs(
-        self, state: RequestState, logprobs: Sequence[TokenLogprobs] | None
+        self, state: RequestState, logprobs: Sequence[TokenLogprobs]
     ) -> None:
-        if logprobs and state.prompt_logprobs is not None:
+        if state.prompt_logprobs is not None:
             state.prompt_logprobs.extend(self._position(entry) for entry in logprobs)
 
     def _position(self, entry: TokenLogprobs) -> PositionLogprobs:
@@ -274,3 +274,10 @@ class OutputProcessor:
         if self._tokenizer is None:
             return None
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
+
+
+def _logprobs_of(
+    logprobs: Sequence[TokenLogprobs], draw: int, num_samples: int
+) -> Sequence[TokenLogprobs]:
+    """Draws of a fork are one token each; a run is one sample's."""
+    return logprobs if num_samples == 1 else logprobs[draw : draw + 1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from hybrid.scheduler import ExecutorFailed, StepPlan
 from hybrid.scheduler.shown_value import shown
 
 from .sampler.logits_array import logits_array
+
+_FLOAT32: Final = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class ResultCheck:
                 raise ExecutorFailed(
                     "it declares returns_logits=True and returned tokens"
                 )
-            self._check_logits(plan, logits)
+            num_rows = sum([entry.num_logits_rows for entry in plan.scheduled])
+            self._check_logits(num_rows, logits)
+            if result.likeliest_ids is not None:
+                self._check_likeliest(num_rows, result.likeliest_ids)
         elif logits is not None or tokens is None:
             found = "no tokens" if logits is None else "logits"
             raise ExecutorFailed(
@@ -52,19 +57,31 @@ class ResultCheck:
             self._check_tokens(plan, tokens)
         return result
 
-    def _check_logits(self, plan: StepPlan, logits: Any) -> None:
-        num_rows = sum(entry.num_logits_rows for entry in plan.scheduled)
+    def _check_logits(self, num_rows: int, logits: Any) -> None:
         if logits is None:
             if num_rows:
                 raise ExecutorFailed(f"it returned no logits, {num_rows} rows wanted")
             return
         wanted = (num_rows, self.vocab_size)
         array = logits_array(logits)
-        if array.shape != wanted or array.dtype != np.float32:
+        if array.shape != wanted or array.dtype != _FLOAT32:
             raise ExecutorFailed(
                 f"it returned {array.dtype} logits of shape {array.shape}, wanted "
                 f"float32 of shape {wanted}"
             )
+
+    def _check_likeliest(self, num_rows: int, likeliest: Sequence[int]) -> None:
+        """Hold the ids against the columns; which of them is highest is its word."""
+        if len(likeliest) != num_rows:
+            raise ExecutorFailed(
+                f"it named {len(likeliest)} likeliest ids, {num_rows} rows wanted"
+            )
+        for token_id in likeliest:
+            if type(token_id) is not int or not -1 <= token_id < self.vocab_size:
+                raise ExecutorFailed(
+                    f"it named {shown(token_id)} as a likeliest id, must be one below "
+                    f"{self.vocab_size}, or -1"
+                )
 
     def _check_tokens(self, plan: StepPlan, sampled: Sequence[Sequence[int]]) -> None:
         if len(sampled) != len(plan.scheduled):

@@ -27,6 +27,11 @@ class StepReport:
         is_enabled = getattr(log.bind(), "is_enabled_for", None)
         self._logs = is_enabled is None or is_enabled(logging.DEBUG)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody listens to steps."""
+        return self._logs or bool(self._hooks.step_finished)
+
     def tell(self, plan: StepPlan, total_s: float) -> None:
         """Pass on a step that has been committed."""
         if self._logs:

@@ -141,4 +141,5 @@ class Step(ctypes.Structure):
         ("logits_rows", c_void_p),
         ("logits", c_void_p),
         ("seconds", POINTER(c_double)),
+        ("likeliest", c_void_p),
     )

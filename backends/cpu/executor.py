@@ -87,7 +87,7 @@ class CpuExecutor(Executor):
 
     def execute(self, plan: StepPlan) -> ForwardResult:
         """Run one step."""
-        return ForwardResult(logits=self._loaded().run(plan))
+        return self._loaded().run(plan)
 
     def close(self) -> None:
         """Drop model and pool."""

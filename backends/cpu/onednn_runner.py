@@ -8,6 +8,7 @@ import torch
 from hybrid.backends.checkpoint.model_source import CheckpointFormat, ModelSource
 from hybrid.backends.interface import (
     ExecutorConfig,
+    ForwardResult,
     KVSpec,
     ModelInfo,
     ProgressCallback,
@@ -101,7 +102,7 @@ class OneDNNRunner:
         return layout
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> torch.Tensor:
+    def run(self, plan: StepPlan) -> ForwardResult:
         """See ``Runner``."""
         model, pool, attention = self._model, self._pool, self._attention
         assert model is not None, "closed"
@@ -115,7 +116,7 @@ class OneDNNRunner:
             torch.from_numpy(batch.logits_rows),
             attention,
         )
-        return logits.float()
+        return ForwardResult(logits=logits.float())
 
     def close(self) -> None:
         """See ``Runner``."""

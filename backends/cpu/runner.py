@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from hybrid.backends.interface import KVSpec, ModelInfo, SupportsDLPack
+from hybrid.backends.interface import ForwardResult, KVSpec, ModelInfo
 from hybrid.bridge import KVLayout
 from hybrid.scheduler.plan import StepPlan
 
@@ -27,13 +27,8 @@ class Runner(Protocol):
         """
         ...
 
-    def run(self, plan: StepPlan) -> SupportsDLPack:
-        """Copy blocks and compute a step.
-
-        Returns:
-            float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, in the
-            plan's order; valid until the next call.
-        """
+    def run(self, plan: StepPlan) -> ForwardResult:
+        """Copy blocks and compute a step: its logits, valid until the next call."""
         ...
 
     def close(self) -> None:

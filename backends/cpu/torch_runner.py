@@ -5,10 +5,10 @@ from typing import Final
 from hybrid.backends.checkpoint.model_source import ModelSource
 from hybrid.backends.interface import (
     ExecutorConfig,
+    ForwardResult,
     KVSpec,
     ModelInfo,
     ProgressCallback,
-    SupportsDLPack,
 )
 from hybrid.backends.pytorch.executor import TorchExecutor
 from hybrid.bridge import KVLayout
@@ -39,11 +39,9 @@ class TorchRunner:
         """See ``Runner``."""
         return self._executor.allocate_kv(num_blocks)
 
-    def run(self, plan: StepPlan) -> SupportsDLPack:
+    def run(self, plan: StepPlan) -> ForwardResult:
         """See ``Runner``."""
-        logits = self._executor.execute(plan).logits
-        assert logits is not None, "the torch executor gives logits"
-        return logits
+        return self._executor.execute(plan)
 
     def close(self) -> None:
         """See ``Runner``."""

@@ -69,7 +69,8 @@ class RequestSampler:
             and params.logprobs is None
             and params.prompt_logprobs is None
         )
-        """Whether all it ever wants is the likeliest id of its row."""
+        """Whether all it ever wants is the likeliest id of its row. Its histories are
+        then of no use, and may lack tokens."""
 
     @property
     def live_samples(self) -> frozenset[int]:

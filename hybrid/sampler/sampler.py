@@ -6,7 +6,6 @@ processors or penalties change is copied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from hybrid.scheduler.generate_request import GenerateRequest
 from hybrid.scheduler.plan import ScheduledRequest, SequenceKey, StepPlan
 
 from .candidates import likeliest_ids
+from .entry_share import UNDRAWN, EntryShare, output_logprobs, placeholder
 from .logits_array import logits_array
 from .logits_processor import LogitsProcessor
 from .request_sampler import RequestSampler
@@ -27,17 +27,6 @@ from .uniform import derive_seed
 
 BadWordEncoder = Callable[[str], Sequence[tuple[int, ...]]]
 """The id sequences that spell a word, with and without a space before."""
-
-
-class _Share(NamedTuple):
-    """What one entry of the plan gets out of a step."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] | None
-    prompt_logprobs: tuple[TokenLogprobs, ...] | None
-
-
-_UNDRAWN: Final = _Share((), None, None)
 
 
 class Sampler:
@@ -73,6 +62,8 @@ class Sampler:
         self._encode_bad_word = encode_bad_word
         self._processors = tuple(logits_processors)
         self._requests: dict[str, RequestSampler] = {}
+        self._watched: set[str] = set()
+        """Those of them that want more than the likeliest id."""
         self._num_arrived = 0
 
     @property
@@ -128,6 +119,9 @@ class Sampler:
         if ended is not None:
             drawer.stale_samples = ended.stale_samples | ended.live_samples
         self._requests[request.request_id] = drawer
+        self._watched.discard(request.request_id)
+        if not drawer.is_plain:
+            self._watched.add(request.request_id)
 
     def release(self, keys: Iterable[SequenceKey]) -> None:
         """Forget ended sequences (``plan.finished``); unknown keys are no error."""
@@ -141,6 +135,7 @@ class Sampler:
             drawer.drop(sample_index)
             if not drawer.live_samples:
                 del self._requests[request_id]
+                self._watched.discard(request_id)
 
     def sample(self, plan: StepPlan, result: ForwardResult) -> SampledStep:
         """Draw the tokens of one step and commit them to the histories.
@@ -156,17 +151,18 @@ class Sampler:
         """
         if result.sampled_token_ids is not None:
             return self._adopt(plan, result.sampled_token_ids)
-        logits = self._view(result)
-        likeliest = self._draw_likeliest(plan, logits)
+        likeliest = self._draw_likeliest(plan, result)
         if likeliest is not None:
-            return self._adopt(plan, likeliest)
+            none = (None,) * len(likeliest)
+            return SampledStep(likeliest, none, none)
+        logits = self._view(result)
         failed: dict[str, SamplingFailed] = {}
-        shares: list[_Share] = []
+        shares: list[EntryShare] = []
         end = 0
         for entry in plan.scheduled:
             start, end = end, end + entry.num_logits_rows
             request_id = entry.request.request_id
-            share = _UNDRAWN
+            share = UNDRAWN
             if request_id not in failed:
                 try:
                     share = self._draw(entry, logits[start:end])
@@ -176,7 +172,7 @@ class Sampler:
         for i, entry in enumerate(plan.scheduled):
             if entry.request.request_id in failed:
                 # Its earlier samples may have been drawn before a later one failed.
-                shares[i] = _placeholder(entry)
+                shares[i] = placeholder(entry)
             else:
                 self._commit(entry, shares[i].token_ids)
         return SampledStep(
@@ -207,24 +203,31 @@ class Sampler:
         return logits_array(result.logits)[:, : self._num_ids]
 
     def _draw_likeliest(
-        self, plan: StepPlan, logits: NDArray[np.float32]
+        self, plan: StepPlan, result: ForwardResult
     ) -> tuple[tuple[int, ...], ...] | None:
         """Draw for a step in which every entry wants the likeliest id and no more.
 
-        The usual greedy step, in one search over all rows. ``None``: the step is
-        another, or one of its draws fails.
+        The usual greedy step, in one search over all rows, or in none where the
+        executor has searched. ``None``: the step is another, or one of its draws fails.
         """
-        if not logits.flags.c_contiguous:  # searched at once they would be copied
-            return None
+        watched = self._watched
         for entry in plan.scheduled:
-            is_one = entry.num_samples == 1 == entry.num_logits_rows
-            drawer = self._requests[entry.request.request_id]
-            if not is_one or not drawer.is_plain or entry.num_draft_tokens:
+            if entry.num_samples != 1 or entry.num_logits_rows != 1:
                 return None
-        best = likeliest_ids(logits)
-        return None if best is None else tuple((token_id,) for token_id in best)
+            if entry.num_draft_tokens:
+                return None
+            if watched and entry.request.request_id in watched:
+                return None
+        best: list[int] | None = list(result.likeliest_ids or ())
+        # An id that no tokenizer knows is the highest of more columns than count.
+        if not best or min(best) < 0 or max(best) >= self._num_ids:
+            logits = self._view(result)
+            if not logits.flags.c_contiguous:  # searched at once they would be copied
+                return None
+            best = likeliest_ids(logits)
+        return None if best is None else tuple(zip(best))
 
-    def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> _Share:
+    def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> EntryShare:
         """Draw for one entry; commits nothing."""
         if entry.num_draft_tokens:
             raise UnsupportedFeature(
@@ -235,9 +238,9 @@ class Sampler:
         if entry.num_samples:
             drawer = self._requests[entry.request.request_id]
             token_ids = drawer.draw(logits[-1], entry.sample_index, entry.num_samples)
-        return _Share(
+        return EntryShare(
             token_ids,
-            _output_logprobs(entry, logits, token_ids),
+            output_logprobs(entry, logits, token_ids),
             self._prompt_logprobs(entry, logits),
         )
 
@@ -282,17 +285,3 @@ class Sampler:
                 drawer.append_run(entry.sample_index, token_ids)
         none = (None,) * len(sampled)
         return SampledStep(sampled, none, none)
-
-
-def _placeholder(entry: ScheduledRequest) -> _Share:
-    """The share of a failed request: the plan's shape, and no meaning."""
-    return _Share((0,) * entry.num_samples, None, None)
-
-
-def _output_logprobs(
-    entry: ScheduledRequest, logits: NDArray[np.float32], token_ids: tuple[int, ...]
-) -> tuple[TokenLogprobs, ...] | None:
-    num_top = entry.request.sampling_params.logprobs
-    if num_top is None:
-        return None
-    return token_logprobs(logits[-1], token_ids, num_top) if token_ids else ()

@@ -139,6 +139,12 @@ def _check_rows(bench: Bench) -> None:
     wanted = (sum(rows), bench.loaded.info.vocab_size)
     assert logits.shape == wanted, f"{bench.label}: logits {logits.shape}, not {wanted}"
     assert np.isfinite(logits).all(), f"{bench.label}: logits are not finite"
+    if result.likeliest_ids is not None:
+        best = logits.argmax(axis=1).tolist()
+        named = zip(result.likeliest_ids, best, strict=True)
+        assert all(token_id in {-1, highest} for token_id, highest in named), (
+            f"{bench.label}: likeliest_ids are {[*result.likeliest_ids]}, not {best}"
+        )
 
 
 def _entry(prompt: TokenIds, block_id: int, num_rows: int) -> ScheduledRequest:

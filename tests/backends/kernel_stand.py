@@ -99,9 +99,14 @@ class KernelModel:
         """Copy the first rows, whole strides, as one dtype."""
         return self._rows(buffer)[:rows].copy().view(dtype)
 
-    def forward(self, step: StepArrays, logits: _Array | None = None) -> None:
+    def forward(
+        self,
+        step: StepArrays,
+        logits: _Array | None = None,
+        likeliest: _Array | None = None,
+    ) -> None:
         """Run a step, and check that nothing around the buffers was written."""
-        self._library.forward(self._handle, step.struct(logits))
+        self._library.forward(self._handle, step.struct(logits, likeliest))
         self._most_tokens = max(self._most_tokens, step.num_tokens)
         outside = np.ones(len(self._bytes), np.bool_)
         for buffer in self._plan.arena.buffers:

@@ -29,7 +29,9 @@ class StepArrays:
         """Tokens of all sequences."""
         return len(self.input_ids)
 
-    def struct(self, logits: _Array | None = None) -> abi.Step:
+    def struct(
+        self, logits: _Array | None = None, likeliest: _Array | None = None
+    ) -> abi.Step:
         """Point to the arrays, which must outlive the answer."""
         return abi.Step(
             num_tokens=self.num_tokens,
@@ -42,6 +44,7 @@ class StepArrays:
             block_ids=self.block_ids.ctypes.data,
             logits_rows=self.logits_rows.ctypes.data,
             logits=None if logits is None else logits.ctypes.data,
+            likeliest=None if likeliest is None else likeliest.ctypes.data,
         )
 
 

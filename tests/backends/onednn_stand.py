@@ -84,7 +84,7 @@ class OneDNNExecutor(Executor):
 
     def execute(self, plan: StepPlan) -> ForwardResult:
         """See ``Executor``."""
-        return ForwardResult(logits=self._loaded().run(plan))
+        return self._loaded().run(plan)
 
     def close(self) -> None:
         """See ``Executor``."""

@@ -52,3 +52,22 @@ def test_tokens_that_do_not_fit_the_plan_are_refused(
     plan = make_plan(make_entry(one), make_entry(two, num_samples=0))
     with pytest.raises(ExecutorFailed, match="sampled"):
         TOKENS.run(plan, ForwardResult(sampled_token_ids=tokens))
+
+
+@pytest.mark.parametrize("likeliest", [(), (1, 1), (3,), (-2,), (1.0,), (np.int64(1),)])
+def test_likeliest_ids_that_do_not_fit_the_rows_are_refused(
+    likeliest: tuple[int, ...],
+) -> None:
+    """Too few, too many, or what is neither a column nor the word for none."""
+    plan = make_plan(make_entry(make_request()))
+    logits = np.zeros((1, 3), np.float32)
+    with pytest.raises(ExecutorFailed, match="likeliest"):
+        LOGITS.run(plan, ForwardResult(logits=logits, likeliest_ids=likeliest))
+
+
+@pytest.mark.parametrize("likeliest", [(2,), (-1,), memoryview(np.array([2]))])
+def test_likeliest_ids_that_fit_pass(likeliest: tuple[int, ...]) -> None:
+    """Any column, also one that no tokenizer knows, or none; any sequence of them."""
+    plan = make_plan(make_entry(make_request()))
+    result = ForwardResult(logits=np.zeros((1, 3), np.float32), likeliest_ids=likeliest)
+    assert LOGITS.run(plan, result) is result

@@ -6,8 +6,8 @@
 
 namespace hybrid {
 
-Model::Model(const ModelConfig &config, const Kernels &kernels)
-    : config_(config), kernels_(kernels), ops_(config.ops, config.ops + config.num_ops),
+Model::Model(const ModelConfig &config, const Kernels &kernels, FindPeak find_peak)
+    : config_(config), kernels_(kernels), find_peak_(find_peak), ops_(config.ops, config.ops + config.num_ops),
       weights_(config.weights, config.weights + config.num_weights),
       vectors_(config.vectors, config.vectors + config.num_vectors),
       inverse_frequencies_(config.inverse_frequencies,

@@ -3,7 +3,7 @@
 #define HYBRID_CPU_MODEL_H
 
 #include "abi.h"
-#include "kernels.h"
+#include "likeliest.h"
 #include "team.h"
 
 #include <cstdlib>
@@ -36,7 +36,7 @@ bool is_sound(const ModelConfig &config);
 
 class Model {
 public:
-  Model(const ModelConfig &config, const Kernels &kernels);
+  Model(const ModelConfig &config, const Kernels &kernels, FindPeak find_peak);
 
   Status bind(const KvPool &pool);
   Status check(const Step &step) const;
@@ -51,6 +51,7 @@ private:
 
   ModelConfig config_;
   const Kernels &kernels_;
+  const FindPeak find_peak_;
   std::vector<Op> ops_;
   std::vector<Weight> weights_;
   std::vector<const float *> vectors_;

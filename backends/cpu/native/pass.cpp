@@ -33,6 +33,7 @@ Pass::Pass(Model &model, const Step &step, Span tokens, Span rows, int32_t row_b
   if (has_tokens() && model_.pool_.base && step_.num_seqs > 0)
     plan_attention();
   add_stages();
+  allocate_peaks();
   if (step_.seconds) {
     chain_seconds_.resize(static_cast<size_t>(model_.config_.num_threads) * model_.ops_.size());
     started_ = now();
@@ -178,6 +179,9 @@ void Pass::run_chain(const Stage &stage, int32_t unit, int32_t thread) {
 }
 
 void Pass::end(int32_t stage) {
+  const Op *op = stages_[static_cast<size_t>(stage)].op;
+  if (op && seeks_likeliest(*op))
+    join_rows(*op);
   if (!step_.seconds)
     return;
   const double ended = now();
@@ -281,6 +285,8 @@ void Pass::linear(const Op &op, int32_t unit) {
   model_.kernels_.linear(linear_task(op, first), block,
                          std::min(cut_.unit_blocks, cut_.num_blocks - block),
                          static_cast<int32_t>(count));
+  if (seeks_likeliest(op))
+    find_peaks(op, unit);
 }
 
 void Pass::rope_kv(const Op &op, Range heads) {

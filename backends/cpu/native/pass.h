@@ -72,6 +72,10 @@ private:
   void row_op(const Op &op, Range rows, int32_t thread);
   LinearTask linear_task(const Op &op, int64_t first_row) const;
   void linear(const Op &op, int32_t unit);
+  // Where somebody asks for the likeliest: before, in a unit of the product, at its end.
+  void allocate_peaks();
+  void find_peaks(const Op &op, int32_t unit);
+  void join_rows(const Op &op);
   void rope_kv(const Op &op, Range heads);
 
   void plan_attention();
@@ -97,6 +101,7 @@ private:
     return model_.row_arenas_ + place / unit * model_.config_.arena_bytes + offset +
            place % unit * stride;
   }
+  bool seeks_likeliest(const Op &op) const { return step_.likeliest && op.flags & FLAG_LOGITS; }
   bool has_tokens() const { return last_token_ > first_token_; }
   // Whether the op is of this pass.
   bool has(const Op &op) const {
@@ -128,6 +133,7 @@ private:
   int64_t num_pieces_ = 0;
   int32_t num_units_ = 0;
   Cut cut_{};
+  std::vector<Peak> peaks_; // of logits: [unit of blocks][row]
   double started_ = 0.0;
   std::vector<double> chain_seconds_; // [thread][op]
 };

@@ -11,6 +11,7 @@
 #include "product_of_groups.h"
 #include "linear.h"
 #include "embedding.h"
+#include "peak.h"
 #include "rope.h"
 #include "attention_tile.h"
 #include "attention_rows.h"

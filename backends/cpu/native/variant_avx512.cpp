@@ -1,5 +1,6 @@
 #include "int8_cell.h"
 #include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,5 +20,6 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_avx512 = make_kernels();
+extern constinit const FindPeak find_peak_avx512 = find_peak;
 } // namespace hybrid
 #endif

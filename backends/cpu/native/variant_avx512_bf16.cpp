@@ -1,5 +1,6 @@
 #include "int8_cell.h"
 #include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -20,5 +21,6 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_avx512_bf16 = make_kernels();
+extern constinit const FindPeak find_peak_avx512_bf16 = find_peak;
 } // namespace hybrid
 #endif

@@ -1,5 +1,6 @@
 #include "int8_cell.h"
 #include "kernels.h"
+#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -12,4 +13,5 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_portable = make_kernels();
+extern constinit const FindPeak find_peak_portable = find_peak;
 } // namespace hybrid
