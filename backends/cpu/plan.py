@@ -16,8 +16,7 @@ EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 QKV: Final = ".qkv"
 """How the names of the joined projections of attention end."""
-_INT8_GROUP: Final = 40
-_INT4_PAIR: Final = 84
+_INT8_GROUP, _INT4_PAIR = 40, 84
 """Bytes of a group, and of two, in a row that whole numbers are multiplied with."""
 
 
@@ -142,9 +141,8 @@ def activation_row_bytes(form: Format, width: int) -> int:
     if form in {Format.F32, Format.BF16}:
         return depth * (4 if form is Format.F32 else 2)
     groups = depth // GROUP
-    row = groups * _INT8_GROUP
-    if form is Format.INT4:
-        row = -(-groups // 2) * _INT4_PAIR + 4  # the unit
+    has_pairs = form is Format.INT4  # and the unit behind them
+    row = -(-groups // 2) * _INT4_PAIR + 4 if has_pairs else groups * _INT8_GROUP
     # An odd number: see ``activation_stride`` of the kernels.
     return (-(-row // ALIGNMENT_BYTES) | 1) * ALIGNMENT_BYTES
 

@@ -1,7 +1,9 @@
 // The kernels over one kind of lanes; included by a variant's file, inside its namespace.
 
 // Sums stay in registers only if the loops over them are gone before GCC looks for those.
+#ifndef HYBRID_UNROLL
 #define HYBRID_UNROLL _Pragma("GCC unroll 8")
+#endif
 #define HYBRID_UNROLL_16 _Pragma("GCC unroll 16")
 
 #include "quantise.h"

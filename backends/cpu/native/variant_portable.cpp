@@ -9,6 +9,7 @@ namespace hybrid {
 namespace {
 #include "lanes_portable.h"
 
+#define HYBRID_UNROLL // registers are the compiler's to find: unrolled, it takes minutes
 #include "variant.h"
 } // namespace
 
