@@ -132,7 +132,8 @@ def _read_q4_k(rows: NDArray[np.uint8]) -> FourBitGroups:
 
 def _middle(d: NDArray[np.float32], m: NDArray[np.float32]) -> NDArray[np.uint16]:
     """What a q of 8 stands for."""
-    return to_bfloat16(m + d * np.float32(INT4_MIDDLE))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return to_bfloat16(m + d * np.float32(INT4_MIDDLE))
 
 
 def _read_q8_0(rows: NDArray[np.uint8]) -> EightBitGroups:

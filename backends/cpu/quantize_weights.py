@@ -16,7 +16,7 @@ from .weight_packing import (
 )
 
 MAX_INT4_WEIGHT: Final = 32768.0
-"""Offsets and steps are float16; a fitted one may lie a little beyond the numbers."""
+"""Steps are float16; a fitted one may be a little more than the numbers ask for."""
 _MAX_INT8: Final = 127
 MAX_INT8_WEIGHT: Final = 65504.0 * _MAX_INT8
 """Scales are float16, too."""

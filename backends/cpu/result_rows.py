@@ -39,16 +39,16 @@ class ResultRows:
         Most steps have as many as the last: theirs is the same object.
         """
         if num_rows != self._num_rows:
-            self._num_rows = num_rows
             self._result = ForwardResult(
                 logits=self._logits[:num_rows],
                 likeliest_ids=self._likeliest[:num_rows].data,
             )
+            self._num_rows = num_rows  # last: an interrupt leaves nothing half told
         return self._result
 
 
 def _allocate_logits(max_num_seqs: int, vocab_size: int) -> NDArray[np.float32]:
-    """A row for each sequence; pages that no step writes to take no memory."""
+    """Reserve them."""
     try:
         return np.empty((max_num_seqs, vocab_size), dtype=np.float32)
     except (MemoryError, ValueError) as error:

@@ -100,6 +100,9 @@ class _DecodeArrays:
         return True
 
     def _take(self, tables: tuple[_BlockIds, ...]) -> None:
+        # First: if this is interrupted, no step may take what is there for its own.
+        self.is_pointed_to = False
+        self._tables: tuple[_BlockIds, ...] = ()
         num_seqs, lengths = len(tables), list(map(len, tables))
         if num_seqs > len(self._logits_rows):
             self._allocate(max(num_seqs, 2 * len(self._logits_rows)))
@@ -107,9 +110,8 @@ class _DecodeArrays:
         self._block_ids = np.fromiter(chain.from_iterable(tables), dtype=np.int32)
         # Tokens that each has blocks for.
         self._room = [length * self._block_size for length in lengths]
-        self._tables = tables
         self._pack = Struct(f"{2 * num_seqs}q").pack_into
-        self.is_pointed_to = False
+        self._tables = tables
 
     def _addresses(self) -> tuple[int, ...]:
         input_ids = ctypes.addressof(self._numbers)

@@ -30,7 +30,7 @@ BadWordEncoder = Callable[[str], Sequence[tuple[int, ...]]]
 
 
 class Sampler:
-    """Draws for every request by ``SamplingParams``; keeps what each has drawn.
+    """Draws for every request by ``SamplingParams``; keeps what later draws need.
 
     Driven by one thread, in the engine's order: ``add_request`` once per request,
     ``release(plan.finished)`` and ``sample`` once per step.
@@ -138,7 +138,7 @@ class Sampler:
                 self._watched.discard(request_id)
 
     def sample(self, plan: StepPlan, result: ForwardResult) -> SampledStep:
-        """Draw the tokens of one step and commit them to the histories.
+        """Draw the tokens of one step; what later draws look back at is kept.
 
         A request whose draw is impossible is named in ``failed`` and nothing of it is
         committed; it does not touch the others.

@@ -168,21 +168,22 @@ def test_a_file_without_four_bit_blocks_can_get_four_bits(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "scale"),
+    ("kind", "scales"),
     [
-        (_TYPE.Q4_1, np.nan),
-        (_TYPE.Q8_0, -np.inf),
-        (_TYPE.Q4_0, np.inf),
-        (_TYPE.Q4_K, 60000.0),
+        (_TYPE.Q4_1, [np.nan]),
+        (_TYPE.Q4_1, [np.inf, -np.inf]),
+        (_TYPE.Q8_0, [-np.inf]),
+        (_TYPE.Q4_0, [np.inf]),
+        (_TYPE.Q4_K, [60000.0]),
     ],
 )
 def test_a_scale_that_is_no_number_is_refused(
-    kind: gguf.GGMLQuantizationType, scale: float, tmp_path: Path
+    kind: gguf.GGMLQuantizationType, scales: list[float], tmp_path: Path
 ) -> None:
     """By the parameter's name: no kernel multiplies with it."""
     source, raw = _write(tmp_path, {"weight": kind})
     rows, _ = raw["blk.1.ffn_up.weight"]
-    rows[5, :2] = np.array([scale], np.float16).view(np.uint8)
+    rows[5, : 2 * len(scales)] = np.array(scales, np.float16).view(np.uint8)
     source = write_gguf(
         tmp_path / "broken.gguf",
         make_model("llama", hidden_size=256, head_dim=64, intermediate_size=256),

@@ -143,7 +143,7 @@ def test_int4_of_one_number_is_that_number(value: float) -> None:
 
 @pytest.mark.parametrize("value", [MAX_INT4_WEIGHT, -MAX_INT4_WEIGHT])
 def test_int4_holds_all_that_it_is_said_to_hold(value: float) -> None:
-    """Steps and offsets are float16; those of the largest numbers fit."""
+    """Steps are float16; those of the largest numbers fit."""
     matrix = np.random.default_rng(0).uniform(-1, 1, (50, 32)).astype(np.float32)
     matrix *= abs(value)
     matrix[:, 0] = value

@@ -135,3 +135,17 @@ def test_finite_numbers_give_numbers(
     assert np.isfinite(got).all()
     if kind != OpKind.NORM or abs(value) < 1e19:  # or squares are infinite: zeros
         row_op.check(raw, x)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("value", [LARGEST, -LARGEST])
+def test_the_largest_numbers_beside_none(
+    variant: str, form: Format, value: float
+) -> None:
+    """A row that holds no numbers has sums that no whole number can say."""
+    row_op = make_op(OpKind.CONVERT, form, 96)
+    x = np.full((1, 96), value, np.float32)
+    x[0, 0] = np.nan
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(read_rows(form, row_op.run(variant, x), 96)).all()

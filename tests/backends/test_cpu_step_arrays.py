@@ -133,3 +133,21 @@ def test_a_step_of_nothing_is_described() -> None:
     step = Step()
     assert StepArrays(step, block_size=BLOCK_SIZE).fill(plan_of()) == 0
     assert (step.num_tokens, step.num_seqs, step.num_rows) == (0, 0, 0)
+
+
+def test_what_was_interrupted_is_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that were being replaced are made anew, also for the tables before."""
+    step = Step()
+    arrays = StepArrays(step, block_size=BLOCK_SIZE)
+    first = plan_of(entry((5,), 2, (1,)), entry((6,), 3, (2,)))
+    arrays.fill(first)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "fromiter", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            arrays.fill(plan_of(entry((7,), 9, (3, 4, 5))))
+    arrays.fill(first)
+    assert read(step) == packed(first)

@@ -131,8 +131,8 @@ struct Step {
   const int64_t *logits_rows;   // [num_rows], ascending
   float *logits;                // [num_rows, vocab_size]
   double *seconds;              // [num_ops], added to; or null
-  // [num_rows]: the index of each row's highest logit, the first of equal ones; or -1, where
-  // one of them is no number, or the highest is not finite. Or null.
+  // [num_rows]: the index of each row's highest logit, the first of equal ones; or -1 where
+  // it does not say, as where one of them is no number, or the highest is not finite. Or null.
   int64_t *likeliest;
 };
 

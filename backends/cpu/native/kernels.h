@@ -133,8 +133,8 @@ constexpr int32_t ATTENTION_PART = 512;
 // Floats of scratch for `attend`.
 constexpr int64_t attention_scratch(int32_t rows, int32_t head_dim) {
   const int64_t padded = round_up(head_dim, LANES);
-  // K of a tile, or K and V in bytes; over INT8 cells four numbers a row, too, three of them
-  // in arrays that are read by whole registers.
+  // K of a tile, or K and V in bytes; over INT8 cells a register of totals a row, too, and
+  // three numbers, in arrays that are read by whole registers.
   return rows * (padded + ATTENTION_TILE + LANES) + 3 * (round_up(rows, LANES) + LANES) +
          ATTENTION_TILE * padded;
 }

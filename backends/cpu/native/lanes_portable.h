@@ -255,6 +255,6 @@ static inline void transpose(Floats (&row)[16]) {
   }
 }
 static inline void prefetch(const void *p) { __builtin_prefetch(p); }
+static inline void prefetch_far(const void *p) { prefetch(p); }
 
 #undef HYBRID_EACH
-static inline void prefetch_far(const void *p) { prefetch(p); }

@@ -66,10 +66,10 @@ template <class T> static inline void put_number(char *at, T number) {
 // Below this 127 / largest overflows: groups that are zeros for every purpose.
 constexpr float LEAST_LARGEST = 1e-36f;
 
-// The sums of groups' quanta, such that no number becomes one.
+// The sums of groups' quanta; in a row that holds no numbers they may be anything.
 static inline void store_sums(int32_t *sums, Floats exact) {
   float whole[LANES];
-  store(whole, max(exact, set1(-127.0f * GROUP)));
+  store(whole, min(set1(127.0f * GROUP), max(exact, set1(-127.0f * GROUP))));
   for (int32_t g = 0; g < LANES; ++g)
     sums[g] = static_cast<int32_t>(whole[g]);
 }
