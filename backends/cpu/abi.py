@@ -5,7 +5,7 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum, IntFlag
 from typing import Final
 
-ABI_VERSION: Final = 6
+ABI_VERSION: Final = 7
 ALIGNMENT_BYTES: Final = 64
 """A cache line: of weights, of activations, of the pool's cells."""
 

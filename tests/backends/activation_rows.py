@@ -82,8 +82,8 @@ def _put_int4(raw: _Array, q: _Array, random: np.random.Generator) -> None:
     sums = whole.sum(axis=2)
     pairs["q"] = whole.reshape(*pairs.shape, 2, 32)
     pairs["exponents"] = (n << 23).reshape(*pairs.shape, 2)
-    pairs["starts"] = -8 * sums.reshape(*pairs.shape, 2)
-    pairs["sums"] = to_bf16(sums * 2.0**n).reshape(*pairs.shape, 2)
+    pairs["starts"] = -128 * sums.reshape(*pairs.shape, 2)
+    pairs["sums"] = to_bf16(sums * 2.0 ** (n + 4)).reshape(*pairs.shape, 2)
     unit[...] = random.uniform(1e-6, 1e-1, unit.shape)
 
 
@@ -95,7 +95,7 @@ def rounded_sums(raw: _Array, columns: int) -> tuple[_Array, _Array]:
     """
     pairs, unit = four_bit_pairs(raw, columns)
     groups = padded_columns(columns) // 32
-    stored = from_bf16(pairs["sums"]).reshape(len(raw), -1)[:, :groups] * unit
+    stored = from_bf16(pairs["sums"]).reshape(len(raw), -1)[:, :groups] * unit / 16
     exact = _read_fours(raw, columns).reshape(len(raw), -1, 32).sum(axis=2)
     return stored, exact[:, :groups]
 
@@ -143,8 +143,8 @@ def _read_fours(raw: _Array, columns: int) -> _Array:
     assert (q != -128).all()
     assert (n << 23 == pairs["exponents"]).all()
     assert ((n >= 0) & (n <= 64)).all()
-    assert (pairs["starts"] == -8 * sums)[is_whole].all()
-    rounded = from_bf16(to_bf16(sums * 2.0**n))
+    assert (pairs["starts"] == -128 * sums)[is_whole].all()
+    rounded = from_bf16(to_bf16(sums * 2.0 ** (n + 4)))
     assert (from_bf16(pairs["sums"]) == rounded)[is_whole].all()
     if columns % 64 in range(1, 33):  # a group too many
         for name in ("exponents", "starts", "sums"):

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#define HYBRID_CPU_ABI_VERSION 6
+#define HYBRID_CPU_ABI_VERSION 7
 
 // How numbers of a weight, or of an activation that a LINEAR reads, are stored.
 //
@@ -28,9 +28,9 @@
 //   FORMAT_INT8  groups [Kp/32] of 40 bytes: int8 q[32]; float scale; int32, the sum of q
 //                times -128; x = scale * q
 //   FORMAT_INT4  pairs of groups [ceil(Kp/64)] of 84 bytes: int8 q[2][32]; int32 [2], n *
-//                2^23 of each group, n in 0..64; int32 [2], the sum of q times -8;
-//                bfloat16 [2], the sum of q times 2^n. Then float unit; x = unit * 2^n * q.
-//                A group too many is zeros
+//                2^23 of each group, n in 0..64; int32 [2], the sum of q times -128;
+//                bfloat16 [2], the sum of q times 2^(n + 4). Then float unit;
+//                x = unit * 2^n * q. A group too many is zeros
 enum Format : int32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1, FORMAT_INT8 = 2, FORMAT_INT4 = 3 };
 
 struct Weight {

@@ -1,20 +1,25 @@
 // Rows of float32 into what a product reads: norms, the gated unit, conversions.
 
+// e^x for x in -87..88, to within two bits: 2^n * e^part.
+static inline Floats power_of_e(Floats x) {
+  const Floats round = set1(12582912.0f); // 1.5 * 2^23: puts n into the lowest bits
+  const Floats shifted = fma(x, set1(1.44269504f), round);
+  const Floats n = sub(shifted, round);
+  // n * ln(2) in two pieces, of which n times the first is exact.
+  const Floats part = fma(n, set1(2.12194440e-4f), fma(n, set1(-0.693359375f), x));
+  // On [-ln(2)/2, ln(2)/2], of least relative error: 9e-8.
+  Floats y = set1(8.29027162e-03f);
+  y = fma(y, part, set1(4.18981599e-02f));
+  y = fma(y, part, set1(1.66676381e-01f));
+  y = fma(y, part, set1(4.99991478e-01f));
+  y = fma(y, part, set1(9.99999706e-01f));
+  y = fma(y, part, set1(1.0f));
+  return with_low_bits_as_exponent(y, shifted);
+}
+
 // e^x; 0 below -87, where float32 has no normal numbers left.
 static inline Floats exponential(Floats x) {
-  Floats bounded = min(set1(88.0f), max(set1(-87.0f), x));
-  Floats n = nearest(mul(bounded, set1(1.44269504f)));
-  Floats r = fma(n, set1(-0.693359375f), bounded);
-  r = fma(n, set1(2.12194440e-4f), r);
-  // Cephes' polynomial for e^r on [-ln(2)/2, ln(2)/2].
-  Floats y = set1(1.9875691500e-4f);
-  y = fma(y, r, set1(1.3981999507e-3f));
-  y = fma(y, r, set1(8.3334519073e-3f));
-  y = fma(y, r, set1(4.1665795894e-2f));
-  y = fma(y, r, set1(1.6666665459e-1f));
-  y = fma(y, r, set1(5.0000001201e-1f));
-  y = add(fma(y, mul(r, r), r), set1(1.0f));
-  return zero_below(x, -87.0f, times_power_of_2(y, n));
+  return zero_below(x, -87.0f, power_of_e(min(set1(88.0f), max(set1(-87.0f), x))));
 }
 
 template <class At>
@@ -66,16 +71,20 @@ static void norm(const float *in, const float *weight, float epsilon, int32_t wi
   put_row(at, width, format, out);
 }
 
+static inline Floats gated(Floats gate, Floats up) {
+  const Floats bounded = min(set1(87.0f), max(set1(-87.0f), gate));
+  const Floats divisor = add(set1(1.0f), power_of_e(sub(set1(0.0f), bounded)));
+  // Bounded, a gate far below would not come out as the 0 that it is.
+  return mul(zero_below(gate, -87.0f, mul(gate, inverse(divisor))), up);
+}
+
 static void silu_mul(const float *gate_up, int32_t width, int32_t format, char *out,
                      float *scratch) {
   const float *up = gate_up + width;
-  for (int32_t i = 0; i < width; i += LANES) {
-    Floats gate = numbers_at(gate_up, i, width);
-    Floats divisor = add(set1(1.0f), exponential(sub(set1(0.0f), gate)));
-    // e^-gate is bounded: a gate far below would not come out as the 0 that it is.
-    Floats gated = zero_below(gate, -87.0f, mul(gate, inverse(divisor)));
-    Floats y = mul(gated, numbers_at(up, i, width));
-    store(scratch + i, y); // it has room for whole registers
-  }
+  int32_t i = 0;
+  for (; i + LANES <= width; i += LANES)
+    store(scratch + i, gated(load(gate_up + i), load(up + i)));
+  if (i < width) // it has room for whole registers
+    store(scratch + i, gated(load_part(gate_up + i, width - i), load_part(up + i, width - i)));
   convert(scratch, width, format, out);
 }

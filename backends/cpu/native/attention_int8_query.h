@@ -28,8 +28,8 @@ static inline void split_row(float *row, int32_t padded, float factor, Floats &h
     const Floats x = nearest(mul(load(row + i), set1(factor)));
     const Floats high = nearest(mul(x, set1(1.0f / BASE_OF_QUERY)));
     const Floats low = fma(high, set1(-BASE_OF_QUERY), x);
-    store_s8(bytes + 2 * i, high);
-    store_s8(bytes + 2 * i + LANES, low);
+    put_s8(bytes + 2 * i, high);
+    put_s8(bytes + 2 * i + LANES, low);
     high_sum = add(high_sum, high);
     low_sum = add(low_sum, low);
   }

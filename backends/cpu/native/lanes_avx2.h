@@ -54,16 +54,24 @@ static inline Floats magnitude(Floats a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
 }
+static inline __m256 larger_magnitude(__m256 a, __m256 b) {
+  return _mm256_castsi256_ps(
+      _mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+}
+static inline Floats larger_magnitude(Floats a, Floats b) {
+  return {larger_magnitude(a.low, b.low), larger_magnitude(a.high, b.high)};
+}
 static inline Floats nearest(Floats a) {
   constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.low, mode), _mm256_round_ps(a.high, mode)};
 }
-static inline __m256 power_of_2(__m256 n) {
-  __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+static inline __m256 with_low_bits_as_exponent(__m256 x, __m256 bits) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(bits), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
 }
-static inline Floats times_power_of_2(Floats x, Floats n) {
-  return {_mm256_mul_ps(x.low, power_of_2(n.low)), _mm256_mul_ps(x.high, power_of_2(n.high))};
+static inline Floats with_low_bits_as_exponent(Floats x, Floats bits) {
+  return {with_low_bits_as_exponent(x.low, bits.low),
+          with_low_bits_as_exponent(x.high, bits.high)};
 }
 static inline __m256 plus_bits(__m256 x, int32_t bits) {
   return _mm256_castsi256_ps(
@@ -114,6 +122,38 @@ template <int N> static inline Floats sum_of_each(const Floats (&rows)[N]) {
     y[g] = sum(rows[g]);
   return load(y);
 }
+template <int N> static inline Floats largest_magnitude_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g) {
+    const __m256 eight = larger_magnitude(rows[g].low, rows[g].high);
+    const __m256 four = larger_magnitude(eight, _mm256_permute2f128_ps(eight, eight, 1));
+    const __m256 two = larger_magnitude(four, _mm256_permute_ps(four, 0x4e));
+    y[g] = _mm256_cvtss_f32(larger_magnitude(two, _mm256_permute_ps(two, 0xb1)));
+  }
+  return load(y);
+}
+static inline Ints load(const int32_t *p) {
+  const __m256i *from = reinterpret_cast<const __m256i *>(p);
+  return {_mm256_permute4x64_epi64(_mm256_loadu_si256(from), 0xd8),
+          _mm256_permute4x64_epi64(_mm256_loadu_si256(from + 1), 0xd8)};
+}
+static inline void store(int32_t *p, Ints a) {
+  __m256i *to = reinterpret_cast<__m256i *>(p);
+  _mm256_storeu_si256(to, _mm256_permute4x64_epi64(a.low, 0xd8));
+  _mm256_storeu_si256(to + 1, _mm256_permute4x64_epi64(a.high, 0xd8));
+}
+static inline Ints add(Ints a, Ints b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+template <int N> static inline Ints sum_of_each(const Ints (&rows)[N]) {
+  int32_t y[16] = {};
+  for (int g = 0; g < N; ++g) {
+    const __m256i eight = _mm256_add_epi32(rows[g].low, rows[g].high);
+    const __m256i four = _mm256_hadd_epi32(eight, eight), two = _mm256_hadd_epi32(four, four);
+    y[g] = _mm256_cvtsi256_si32(two) + _mm256_extract_epi32(two, 4);
+  }
+  return load(y);
+}
 static inline __m256 widened(const uint16_t *p) {
   __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
@@ -140,16 +180,16 @@ static inline Floats load_f16(const uint16_t *p) {
   return {from_halves(p), from_halves(p + 8)};
 }
 static inline __m256i whole_numbers(__m256 x) {
-  __m256i whole = _mm256_cvtps_epi32(x);
   // No number becomes INT_MIN, which is none of ours.
-  return _mm256_and_si256(whole, _mm256_cmpgt_epi32(whole, _mm256_set1_epi32(-128)));
+  return _mm256_max_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(-127));
 }
-static inline void store_s8(int8_t *p, Floats x) {
-  __m256i low = whole_numbers(x.low), high = whole_numbers(x.high);
+static inline Ints put_s8(int8_t *p, Floats x) {
+  const __m256i low = whole_numbers(x.low), high = whole_numbers(x.high);
   __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
   __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
+  return {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
 }
 static inline void store_bytes(uint8_t *p, __m256i low, __m256i high) {
   const __m256i mask = _mm256_set1_epi32(255);
@@ -175,14 +215,12 @@ static inline Bytes load_bytes(const uint8_t *p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p + 32))};
 }
-static inline Bytes low_nibbles(Bytes a) {
-  const __m256i mask = _mm256_set1_epi8(15);
+static inline Bytes high_nibbles(Bytes a) {
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>(0xf0));
   return {_mm256_and_si256(a.low, mask), _mm256_and_si256(a.high, mask)};
 }
-static inline Bytes high_nibbles(Bytes a) {
-  const __m256i mask = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(_mm256_srli_epi16(a.low, 4), mask),
-          _mm256_and_si256(_mm256_srli_epi16(a.high, 4), mask)};
+static inline Bytes low_nibbles(Bytes a) {
+  return high_nibbles({_mm256_slli_epi16(a.low, 4), _mm256_slli_epi16(a.high, 4)});
 }
 // In 16 bits, not by maddubs, whose sums of two saturate.
 static inline __m256i dots(__m256i a, __m256i first, __m256i second, __m256i four) {

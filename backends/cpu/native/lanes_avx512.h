@@ -30,10 +30,17 @@ static inline Floats inverse(Floats a) {
 static inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
 static inline Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 static inline Floats magnitude(Floats a) { return _mm512_abs_ps(a); }
+static inline Floats larger_magnitude(Floats a, Floats b) {
+  return _mm512_castsi512_ps(
+      _mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
 static inline Floats nearest(Floats a) {
   return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-static inline Floats times_power_of_2(Floats x, Floats n) { return _mm512_scalef_ps(x, n); }
+static inline Floats with_low_bits_as_exponent(Floats x, Floats bits) {
+  const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(bits), 23);
+  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));
+}
 static inline Floats with_exponent(Floats x, int32_t exponent) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(exponent)));
@@ -48,6 +55,10 @@ static inline Floats zero_below(Floats x, float limit, Floats value) {
 static inline Floats keep_range(Floats x, int first, int last, float other) {
   __mmask16 mask = first_lanes(last) & static_cast<__mmask16>(~first_lanes(first));
   return _mm512_mask_mov_ps(set1(other), mask, x);
+}
+static inline Floats add_as_ints(Floats a, Floats b) {
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 static inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 static inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
@@ -72,7 +83,15 @@ static inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
   }
 HYBRID_EACH_ROW(largest_of_each, max)
 HYBRID_EACH_ROW(sum_of_each, add)
+HYBRID_EACH_ROW(largest_magnitude_of_each, larger_magnitude)
+HYBRID_EACH_ROW(whole_sum_of_each, add_as_ints)
 #undef HYBRID_EACH_ROW
+static inline Ints sum_of_each(const Ints (&rows)[16]) {
+  Floats bits[16];
+  for (int i = 0; i < 16; ++i)
+    bits[i] = _mm512_castsi512_ps(rows[i]);
+  return _mm512_castps_si512(whole_sum_of_each(bits));
+}
 // Of four rows: in the order of sixteen's.
 #define HYBRID_EACH_OF_FOUR(name, combine)                                                     \
   static inline Floats name(const Floats (&r)[4]) {                                            \
@@ -102,13 +121,14 @@ static inline void store_bf16(uint16_t *p, Floats x) {
 static inline Floats load_f16(const uint16_t *p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
 }
-static inline void store_s8(int8_t *p, Floats x) {
-  __m512i whole = _mm512_cvtps_epi32(x);
+static inline Ints put_s8(int8_t *p, Floats x) {
   // No number becomes INT_MIN, which is none of ours.
-  whole = _mm512_maskz_mov_epi32(
-      _mm512_cmp_epi32_mask(whole, _mm512_set1_epi32(-128), _MM_CMPINT_NLE), whole);
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(whole));
+  const __m512i whole = _mm512_max_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(-127));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(whole));
+  return whole;
 }
+static inline void store(int32_t *p, Ints a) { _mm512_storeu_si512(p, a); }
+static inline Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
   const __m512i whole = _mm512_cvtps_epi32(x);
   const __m512i upper = _mm512_srli_epi32(whole, 8);
@@ -118,12 +138,10 @@ static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
 static inline Ints same_ints(int32_t x) { return _mm512_set1_epi32(x); }
 static inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 static inline Bytes load_bytes(const uint8_t *p) { return _mm512_loadu_si512(p); }
-static inline Bytes low_nibbles(Bytes a) {
-  return _mm512_and_si512(a, _mm512_set1_epi8(15));
-}
 static inline Bytes high_nibbles(Bytes a) {
-  return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15));
+  return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(0xf0)));
 }
+static inline Bytes low_nibbles(Bytes a) { return high_nibbles(_mm512_slli_epi16(a, 4)); }
 static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);

@@ -71,19 +71,20 @@ static inline Floats magnitude(Floats a) {
   HYBRID_EACH a.lane[i] = __builtin_fabsf(a.lane[i]);
   return a;
 }
+static inline float larger_magnitude(float a, float b) {
+  int32_t bits[2];
+  __builtin_memcpy(bits, &a, 4);
+  __builtin_memcpy(bits + 1, &b, 4);
+  return bits[0] > bits[1] ? a : b;
+}
+// Of two magnitudes; no number is larger than any.
+static inline Floats larger_magnitude(Floats a, Floats b) {
+  HYBRID_EACH a.lane[i] = larger_magnitude(a.lane[i], b.lane[i]);
+  return a;
+}
 static inline Floats nearest(Floats a) {
   HYBRID_EACH a.lane[i] = __builtin_nearbyintf(a.lane[i]);
   return a;
-}
-// x * 2^n for a whole n in -126..127.
-static inline Floats times_power_of_2(Floats x, Floats n) {
-  HYBRID_EACH {
-    int32_t bits = (static_cast<int32_t>(n.lane[i]) + 127) << 23;
-    float factor;
-    __builtin_memcpy(&factor, &bits, 4);
-    x.lane[i] *= factor;
-  }
-  return x;
 }
 static inline float plus_bits(float x, uint32_t more) {
   uint32_t bits;
@@ -95,6 +96,16 @@ static inline float plus_bits(float x, uint32_t more) {
 // x * 2^n, given n * 2^23 with n >= 0; of 0 next to nothing: 2^(n - 127), or 0 for n = 0.
 static inline Floats with_exponent(Floats x, int32_t exponent) {
   HYBRID_EACH x.lane[i] = plus_bits(x.lane[i], static_cast<uint32_t>(exponent));
+  return x;
+}
+// x * 2^n, where the lowest nine of the other's bits are those of a whole n that leaves the
+// product a normal number.
+static inline Floats with_low_bits_as_exponent(Floats x, Floats bits) {
+  HYBRID_EACH {
+    uint32_t n;
+    __builtin_memcpy(&n, &bits.lane[i], 4);
+    x.lane[i] = plus_bits(x.lane[i], n << 23);
+  }
   return x;
 }
 // The least power of two that is not below x, for x in 2^-126..2^127; of less 2^-126 or 0.
@@ -142,6 +153,20 @@ template <int N> static inline Floats sum_of_each(const Floats (&rows)[N]) {
     y[g] = sum(rows[g]);
   return load(y);
 }
+template <int N> static inline Floats largest_magnitude_of_each(const Floats (&rows)[N]) {
+  float y[16] = {};
+  for (int g = 0; g < N; ++g)
+    for (float each : rows[g].lane)
+      y[g] = larger_magnitude(y[g], each);
+  return load(y);
+}
+template <int N> static inline Ints sum_of_each(const Ints (&rows)[N]) {
+  Ints y = {};
+  for (int g = 0; g < N; ++g)
+    for (int32_t each : rows[g].lane)
+      y.lane[g] += each;
+  return y;
+}
 static inline Floats load_bf16(const uint16_t *p) {
   Floats y;
   HYBRID_EACH {
@@ -179,12 +204,21 @@ static inline Floats load_f16(const uint16_t *p) {
   HYBRID_EACH y.lane[i] = from_f16(p[i]);
   return y;
 }
-// Rounds to nearest even; x is in -127..127 already.
-static inline void store_s8(int8_t *p, Floats x) {
+// Puts what is nearest to x in -127..127, of two the even one, and gives it; of no number
+// something in that range.
+static inline Ints put_s8(int8_t *p, Floats x) {
+  Ints whole;
   HYBRID_EACH {
-    float y = __builtin_nearbyintf(x.lane[i]);
-    p[i] = y >= -127.0f && y <= 127.0f ? static_cast<int8_t>(y) : 0;
+    const float near = __builtin_nearbyintf(x.lane[i]);
+    whole.lane[i] = near >= -127.0f && near <= 127.0f ? static_cast<int32_t>(near) : -127;
+    p[i] = static_cast<int8_t>(whole.lane[i]);
   }
+  return whole;
+}
+static inline void store(int32_t *p, Ints a) { HYBRID_EACH p[i] = a.lane[i]; }
+static inline Ints add(Ints a, Ints b) {
+  HYBRID_EACH a.lane[i] += b.lane[i];
+  return a;
 }
 // Upper and lower bytes of x in 0..65535, rounded to nearest even.
 static inline void store_halves(uint8_t *high, uint8_t *low, Floats x) {
@@ -210,14 +244,15 @@ static inline Bytes load_bytes(const uint8_t *p) {
   __builtin_memcpy(y.lane, p, 64);
   return y;
 }
+// Half of each byte, times 16.
 static inline Bytes low_nibbles(Bytes a) {
   for (uint8_t &x : a.lane)
-    x &= 15;
+    x = static_cast<uint8_t>(x << 4);
   return a;
 }
 static inline Bytes high_nibbles(Bytes a) {
   for (uint8_t &x : a.lane)
-    x >>= 4;
+    x &= 0xf0;
   return a;
 }
 // Adds to each lane its four bytes times the four signed ones at p.

@@ -174,7 +174,7 @@ static inline void tile_of_fours(const LinearTask &task, int32_t block, int64_t 
     const Floats unit = set1(*reinterpret_cast<const float *>(tile.rows[r]));
     HYBRID_UNROLL
     for (int b = 0; b < B; ++b)
-      tile.sums[r][b] = mul(tile.sums[r][b], unit);
+      tile.sums[r][b] = mul(mul(tile.sums[r][b], set1(0x1p-4f)), unit); // nibbles came times 16
   }
   put_tile(task, row, block, tile.sums);
 }

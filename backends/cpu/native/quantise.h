@@ -18,30 +18,10 @@ template <class F> static inline void by_sixteens(int32_t num_groups, F f) {
   }
 }
 
-// The largest magnitude of each group; `at(i)` gives 16 numbers from i on, 0 beyond the
-// width. `broken` becomes no number if one of them is none, or infinite.
+// The largest magnitude of each group, no number or infinite if one of them is; `at(i)` gives
+// 16 numbers from i on, 0 beyond the width.
 template <class N, class At>
-static inline Floats largest_of_groups(N, At at, int32_t first, int32_t count,
-                                       Floats &broken) {
-  Floats rows[LANES];
-  HYBRID_UNROLL_16
-  for (int32_t g = 0; g < LANES; ++g) {
-    rows[g] = set1(0.0f);
-    if (g >= N::groups || g >= count)
-      continue;
-    const Floats low = at((first + g) * GROUP), high = at((first + g) * GROUP + LANES);
-    rows[g] = max(magnitude(low), magnitude(high));
-    broken = fma(low, set1(0.0f), fma(high, set1(0.0f), broken));
-  }
-  return largest_of_each(rows);
-}
-
-// Puts each group times its factor where `place` says; gives the sums of what was put.
-template <class N, class At, class Place>
-static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats factors,
-                                Place place) {
-  float factor[LANES];
-  store(factor, factors);
+static inline Floats largest_of_groups(N, At at, int32_t first, int32_t count) {
   Floats rows[LANES];
   HYBRID_UNROLL_16
   for (int32_t g = 0; g < LANES; ++g) {
@@ -49,11 +29,27 @@ static inline Floats put_quanta(N, At at, int32_t first, int32_t count, Floats f
     if (g >= N::groups || g >= count)
       continue;
     const int32_t i = (first + g) * GROUP;
-    const Floats low = nearest(mul(at(i), set1(factor[g])));
-    const Floats high = nearest(mul(at(i + LANES), set1(factor[g])));
+    rows[g] = larger_magnitude(magnitude(at(i)), magnitude(at(i + LANES)));
+  }
+  return largest_magnitude_of_each(rows);
+}
+
+// Puts each group times its factor where `place` says; gives the sums of what was put.
+template <class N, class At, class Place>
+static inline Ints put_quanta(N, At at, int32_t first, int32_t count, Floats factors,
+                              Place place) {
+  float factor[LANES];
+  store(factor, factors);
+  Ints rows[LANES];
+  HYBRID_UNROLL_16
+  for (int32_t g = 0; g < LANES; ++g) {
+    rows[g] = same_ints(0);
+    if (g >= N::groups || g >= count)
+      continue;
+    const int32_t i = (first + g) * GROUP;
     int8_t *quanta = reinterpret_cast<int8_t *>(place(first + g));
-    store_s8(quanta, low);
-    store_s8(quanta + LANES, high);
+    const Ints low = put_s8(quanta, mul(at(i), set1(factor[g])));
+    const Ints high = put_s8(quanta + LANES, mul(at(i + LANES), set1(factor[g])));
     rows[g] = add(low, high);
   }
   return sum_of_each(rows);
@@ -66,25 +62,18 @@ template <class T> static inline void put_number(char *at, T number) {
 // Below this 127 / largest overflows: groups that are zeros for every purpose.
 constexpr float LEAST_LARGEST = 1e-36f;
 
-// The sums of groups' quanta; in a row that holds no numbers they may be anything.
-static inline void store_sums(int32_t *sums, Floats exact) {
-  float whole[LANES];
-  store(whole, min(set1(127.0f * GROUP), max(exact, set1(-127.0f * GROUP))));
-  for (int32_t g = 0; g < LANES; ++g)
-    sums[g] = static_cast<int32_t>(whole[g]);
-}
-
 // A row that INT8 weights are multiplied with: every group has a scale of its own.
 template <class At> static inline void put_scaled_groups(At at, int32_t width, char *out) {
   const int32_t num_groups = static_cast<int32_t>(round_up(width, GROUP) / GROUP);
   auto place = [=](int32_t g) { return out + int64_t{g} * INT8_GROUP; };
   Floats broken = set1(0.0f);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
-    const Floats top = largest_of_groups(most, at, first, count, broken);
+    const Floats top = largest_of_groups(most, at, first, count);
+    broken = fma(top, set1(0.0f), broken);
     const Floats factor = zero_below(top, LEAST_LARGEST, div(set1(127.0f), top));
     float scales[LANES];
     int32_t sums[LANES];
-    store_sums(sums, put_quanta(most, at, first, count, factor, place));
+    store(sums, put_quanta(most, at, first, count, factor, place));
     store(scales, zero_below(top, LEAST_LARGEST, mul(top, set1(1.0f / 127.0f))));
     for (int32_t g = 0; g < count; ++g) {
       put_number(place(first + g) + INT8_SCALE, scales[g]);
@@ -111,19 +100,19 @@ static inline char *pair_of(char *row, int32_t group) {
 
 // What stands behind the quanta of groups, `powers` of two times the unit each.
 static inline void put_stepped_sums(char *row, int32_t first, int32_t count, Floats powers,
-                                    Floats exact) {
+                                    Ints exact) {
   uint16_t scaled[LANES];
   int32_t sums[LANES], bits[LANES];
   float power[LANES];
-  store_bf16(scaled, mul(exact, powers));
-  store_sums(sums, exact);
+  store_bf16(scaled, mul(mul(to_floats(exact), powers), set1(16.0f)));
+  store(sums, exact);
   store(power, powers);
   __builtin_memcpy(bits, power, sizeof bits);
   for (int32_t g = 0; g < count; ++g) {
     char *pair = pair_of(row, first + g);
     const int32_t half = (first + g) % 2;
     put_number(pair + INT4_EXPONENTS + 4 * half, bits[g] - 0x3f800000); // those of 1
-    put_number(pair + INT4_STARTS + 4 * half, -8 * sums[g]);
+    put_number(pair + INT4_STARTS + 4 * half, -128 * sums[g]);
     put_number(pair + INT4_SUMS + 2 * half, scaled[g]);
   }
 }
@@ -144,7 +133,8 @@ template <class At> static inline void put_stepped_groups(At at, int32_t width, 
   float *steps = reinterpret_cast<float *>(end) - num_groups;
   Floats broken = set1(0.0f), largest_step = set1(LEAST_UNIT);
   by_sixteens(num_groups, [&](auto most, int32_t first, int32_t count) {
-    const Floats top = largest_of_groups(most, at, first, count, broken);
+    const Floats top = largest_of_groups(most, at, first, count);
+    broken = fma(top, set1(0.0f), broken);
     const Floats step = mul(top, set1(1.0f / 127.0f));
     largest_step = max(largest_step, step);
     store_part(steps + first, step, count);
@@ -157,7 +147,7 @@ template <class At> static inline void put_stepped_groups(At at, int32_t width, 
     const Floats part = min(set1(1.0f), div(load_part(steps + first, count), set1(base)));
     const Floats power = max(least, power_above(part));
     const Floats factor = div(set1(1.0f), mul(power, set1(base)));
-    const Floats sums = put_quanta(most, at, first, count, factor, [=](int32_t g) {
+    const Ints sums = put_quanta(most, at, first, count, factor, [=](int32_t g) {
       return pair_of(out, g) + g % 2 * GROUP;
     });
     put_stepped_sums(out, first, count, div(power, least), sums);

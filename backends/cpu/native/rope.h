@@ -80,7 +80,7 @@ static inline void put_whole(const float *head, int32_t dim, char *to, int32_t s
   *scale = (is_zero ? 0.0f : largest_one / 127.0f) + sum(broken);
   for (int32_t i = 0; i < dim; i += LANES) {
     alignas(64) int8_t sixteen[LANES];
-    store_s8(sixteen, mul(numbers_at(head, i, dim), factor));
+    put_s8(sixteen, mul(numbers_at(head, i, dim), factor));
     put(sixteen, dim - i < LANES ? dim - i : LANES, to + i * int64_t{step}, step);
   }
 }
