@@ -105,6 +105,11 @@ def _parse_mapping(
     return text, None, salt
 
 
+def _are_plain_ids(ids: tuple[Any, ...]) -> bool:
+    """Say so of nearly all, without a Python call for each of a long prompt's."""
+    return set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) <= MAX_ID
+
+
 def _is_id(value: Any) -> bool:
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     return is_integer and 0 <= int(value) <= MAX_ID
@@ -118,6 +123,8 @@ def _token_ids(field: str, ids: Any) -> tuple[int, ...]:
             value=ids,
         )
     token_ids = tuple(ids)
+    if _are_plain_ids(token_ids):
+        return token_ids
     for token_id in token_ids:
         if not _is_id(token_id):
             raise InvalidRequest(
