@@ -140,14 +140,16 @@ class ForwardResult:
 
     logits: SupportsDLPack | None = None
     """float32 ``[sum of num_logits_rows, vocab_size]`` in host memory, rows in the
-    plan's order. Valid until the next ``execute``."""
+    plan's order. Valid until the next ``execute``. May be left out where the plan's
+    ``needs_logits`` is False and ``likeliest_ids`` are given."""
     sampled_token_ids: tuple[tuple[int, ...], ...] | None = None
     """For each scheduled request its tokens, from an executor that samples itself."""
     likeliest_ids: Sequence[int] | None = None
     """Beside logits, if the executor met them on its way: for each row the index of the
     highest, the first of equal ones, or -1 where it does not say, as where a number is
     NaN or the highest is not finite. Greedy draws then need not look through the row.
-    Valid as long as the logits."""
+    Valid as long as the logits. Without logits a -1, or an id that no tokenizer knows,
+    lets the engine execute the plan again and ask for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,11 @@ class Executor(ABC):
 
     @abstractmethod
     def execute(self, plan: StepPlan) -> ForwardResult:
-        """Copy blocks, write the new K and V, attend, return logits of wanted rows."""
+        """Copy blocks, write the new K and V, attend, return logits of wanted rows.
+
+        May come a second time for the same entries, without block copies, if the first
+        ``plan`` had ``needs_logits=False`` and the result no logits.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -22,6 +22,7 @@ from hybrid.scheduler import (
 )
 
 from .executor_calls import capabilities_of, close_executor
+from .forward_pass import ForwardPass
 from .idle_check import IdleCheck
 from .input_processor import InputProcessor
 from .metrics import EngineMetrics, EngineSnapshot, takes_blocks
@@ -31,7 +32,6 @@ from .part_guard import GuardedPart, PartGuard
 from .plugins.lifecycle import LifecycleHooks
 from .processed_request import ProcessedRequest
 from .prompt import Prompt
-from .result_check import ResultCheck
 from .sampler.sampled_step import SampledStep
 from .sampler.sampler import Sampler
 from .step_abort import abort_all
@@ -104,7 +104,7 @@ class HybridEngine:
         self._part: Final = PartGuard(self._drop, self._fail)
         self._report: Final = StepReport(self._hooks)
         self._idle_check: Final = IdleCheck(scheduler)
-        self._check: Final = ResultCheck(can, sampler.vocab_size, sampler.num_ids)
+        self._forward: Final = ForwardPass(executor, can, sampler)
 
     def add_request(
         self,
@@ -176,10 +176,11 @@ class HybridEngine:
                     # No assertion: without it callers would ask for steps forever.
                     raise RuntimeError("requests wait, and it plans none of them")
                 return []
+            asked = self._forward.ask(plan)
         with self._part(self.executor_name, plan, ExecutorFailed):
-            result = self._check.run(plan, self.executor.execute(plan))
+            result = self._forward.run(asked)
         with self._part("sampling", plan):
-            sampled = self._sampler.sample(plan, result)
+            sampled = self._sampler.sample(asked, result)
         outputs = self._commit(plan, sampled, started_s)
         if finished := self._outputs.take_finished():
             self._hooks.tell_of_requests(finished)

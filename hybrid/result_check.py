@@ -45,9 +45,11 @@ class ResultCheck:
                     "it declares returns_logits=True and returned tokens"
                 )
             num_rows = sum([entry.num_logits_rows for entry in plan.scheduled])
-            self._check_logits(num_rows, logits)
-            if result.likeliest_ids is not None:
-                self._check_likeliest(num_rows, result.likeliest_ids)
+            likeliest = result.likeliest_ids
+            if logits is not None or plan.needs_logits or likeliest is None:
+                self._check_logits(num_rows, logits)
+            if likeliest is not None:
+                self._check_likeliest(num_rows, likeliest)
         elif logits is not None or tokens is None:
             found = "no tokens" if logits is None else "logits"
             raise ExecutorFailed(
@@ -56,6 +58,14 @@ class ResultCheck:
         else:
             self._check_tokens(plan, tokens)
         return result
+
+    def can_draw(self, result: ForwardResult) -> bool:
+        """Whether a checked result names for every row an id that can be drawn.
+
+        True of one without rows, too.
+        """
+        likeliest = result.likeliest_ids or (0,)
+        return min(likeliest) >= 0 and max(likeliest) < self.num_ids
 
     def _check_logits(self, num_rows: int, logits: Any) -> None:
         if logits is None:

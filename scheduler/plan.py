@@ -83,6 +83,10 @@ class StepPlan:
     preempted: tuple[SequenceKey, ...]
     """Sequences whose blocks were taken since the last plan; they come back later and
     are computed again."""
+    needs_logits: bool = True
+    """False: each entry has one row and draws its likeliest id, so that
+    ``ForwardResult.likeliest_ids`` will do. Schedulers, which know nothing of draws,
+    leave it; the engine says it to the executor, in a copy."""
 
     @property
     def num_scheduled_tokens(self) -> int:

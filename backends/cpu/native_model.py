@@ -53,7 +53,7 @@ class NativeModel:
         self._cells = cells
 
     def forward(self, step: abi.Step) -> None:
-        """Run the plan; ends when the logits are written.
+        """Run the plan; ends when what the step asks for is written.
 
         Raises:
             ExecutorFailed: an id, a row or a block is out of range; nothing was run.

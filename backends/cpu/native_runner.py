@@ -90,9 +90,10 @@ class NativeRunner:
         num_rows = self._arrays.fill(plan)
         step = self._step
         if num_rows <= self._rows.max_num_rows:
-            step.logits, step.likeliest = self._rows.addresses
+            address, step.likeliest = self._rows.addresses
+            step.logits = address if plan.needs_logits else None
             self._model.forward(step)
-            return self._rows.result(num_rows)
+            return self._rows.result(num_rows, has_logits=plan.needs_logits)
         # More than there are sequences come of prompt log-probabilities alone: too many
         # to be kept, and nobody draws from all of them.
         logits = np.empty((num_rows, self.info.vocab_size), dtype=np.float32)

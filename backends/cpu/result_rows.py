@@ -12,6 +12,8 @@ from hybrid.scheduler.errors import ConfigError
 class ResultRows:
     """A row for each sequence; pages that no step writes to take no memory.
 
+    Of logits those are all of them as long as only likeliest ids are wanted.
+
     Raises:
         ConfigError: there is no memory for so many.
     """
@@ -21,7 +23,7 @@ class ResultRows:
         self._logits: Final = _allocate_logits(max_num_rows, vocab_size)
         self._likeliest: Final = np.empty(max_num_rows, np.int64)
         self._result = ForwardResult()
-        self._num_rows = -1
+        self._shown = (-1, True)
         self.addresses: Final = (
             self._logits.ctypes.data,
             self._likeliest.ctypes.data,
@@ -33,17 +35,18 @@ class ResultRows:
         """What they take once every row has been written."""
         return self._logits.nbytes + self._likeliest.nbytes
 
-    def result(self, num_rows: int) -> ForwardResult:
-        """Show the first rows, which a step has written.
+    def result(self, num_rows: int, *, has_logits: bool) -> ForwardResult:
+        """Show the first rows, which a step has written, with their logits or without.
 
         Most steps have as many as the last: theirs is the same object.
         """
-        if num_rows != self._num_rows:
+        if self._shown != (num_rows, has_logits):
             self._result = ForwardResult(
-                logits=self._logits[:num_rows],
+                logits=self._logits[:num_rows] if has_logits else None,
                 likeliest_ids=self._likeliest[:num_rows].data,
             )
-            self._num_rows = num_rows  # last: an interrupt leaves nothing half told
+            # Last: an interrupt leaves nothing half told.
+            self._shown = (num_rows, has_logits)
         return self._result
 
 

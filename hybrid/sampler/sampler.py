@@ -137,6 +137,21 @@ class Sampler:
                 del self._requests[request_id]
                 self._watched.discard(request_id)
 
+    def wants_likeliest(self, plan: StepPlan) -> bool:
+        """Whether every entry has one row and draws its likeliest id, and no more.
+
+        The usual greedy step: nobody looks at logits if their highest is known.
+        """
+        watched = self._watched
+        for entry in plan.scheduled:
+            if entry.num_samples != 1 or entry.num_logits_rows != 1:
+                return False
+            if entry.num_draft_tokens:
+                return False
+            if watched and entry.request.request_id in watched:
+                return False
+        return True
+
     def sample(self, plan: StepPlan, result: ForwardResult) -> SampledStep:
         """Draw the tokens of one step; what later draws look back at is kept.
 
@@ -144,14 +159,15 @@ class Sampler:
         committed; it does not touch the others.
 
         Args:
-            plan: what was executed.
-            result: what came out of it, checked against the plan. Tokens that the
-                executor sampled itself are taken as they are, without
-                log-probabilities.
+            plan: what was executed; ``needs_logits`` is False at most where
+                ``wants_likeliest`` was true of it.
+            result: what came out of it, checked against the plan; without logits only
+                if all its ``likeliest_ids`` can be drawn. Tokens that the executor
+                sampled itself are taken as they are, without log-probabilities.
         """
         if result.sampled_token_ids is not None:
             return self._adopt(plan, result.sampled_token_ids)
-        likeliest = self._draw_likeliest(plan, result)
+        likeliest = None if plan.needs_logits else self._draw_likeliest(result)
         if likeliest is not None:
             none = (None,) * len(likeliest)
             return SampledStep(likeliest, none, none)
@@ -203,28 +219,23 @@ class Sampler:
         return logits_array(result.logits)[:, : self._num_ids]
 
     def _draw_likeliest(
-        self, plan: StepPlan, result: ForwardResult
+        self, result: ForwardResult
     ) -> tuple[tuple[int, ...], ...] | None:
-        """Draw for a step in which every entry wants the likeliest id and no more.
+        """Draw for a step of which no more than the likeliest ids is wanted.
 
-        The usual greedy step, in one search over all rows, or in none where the
-        executor has searched. ``None``: the step is another, or one of its draws fails.
+        In one search over all rows, or in none where the executor has searched.
+        ``None``: one of its draws fails, or the rows are better searched one by one.
         """
-        watched = self._watched
-        for entry in plan.scheduled:
-            if entry.num_samples != 1 or entry.num_logits_rows != 1:
-                return None
-            if entry.num_draft_tokens:
-                return None
-            if watched and entry.request.request_id in watched:
-                return None
-        best: list[int] | None = list(result.likeliest_ids or ())
+        named = list(result.likeliest_ids or ())
         # An id that no tokenizer knows is the highest of more columns than count.
-        if not best or min(best) < 0 or max(best) >= self._num_ids:
-            logits = self._view(result)
-            if not logits.flags.c_contiguous:  # searched at once they would be copied
-                return None
-            best = likeliest_ids(logits)
+        if result.logits is None or (
+            named and min(named) >= 0 and max(named) < self._num_ids
+        ):
+            return tuple(zip(named))
+        logits = self._view(result)
+        if not logits.flags.c_contiguous:  # searched at once they would be copied
+            return None
+        best = likeliest_ids(logits)
         return None if best is None else tuple(zip(best))
 
     def _draw(self, entry: ScheduledRequest, logits: NDArray[np.float32]) -> EntryShare:

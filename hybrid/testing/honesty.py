@@ -71,6 +71,12 @@ class HonestyTests(ExecutorCase):
         """One row for each that the plan wants, and none where it wants none."""
         _check_rows(every_bench)
 
+    def test_likeliest_ids_alone_are_those_of_the_logits(
+        self, every_bench: Bench
+    ) -> None:
+        """Who leaves out what nobody needs names the same ids, and can do it again."""
+        _check_likeliest_alone(every_bench)
+
     def test_the_pool_is_the_one_asked_for(self, every_bench: Bench) -> None:
         """Layout, sizes before it and capabilities tell one story."""
         loaded, spec = every_bench.loaded, every_bench.loaded.executor.kv_spec()
@@ -145,6 +151,33 @@ def _check_rows(bench: Bench) -> None:
         assert all(token_id in {-1, highest} for token_id, highest in named), (
             f"{bench.label}: likeliest_ids are {[*result.likeliest_ids]}, not {best}"
         )
+
+
+def _check_likeliest_alone(bench: Bench) -> None:
+    """Run prompts once for all that there is, then for their likeliest ids, twice."""
+    if not bench.capabilities.returns_logits:
+        pytest.skip(f"executor {bench.capabilities.name} samples itself")
+    prompt = bench.workload.shared_prefix[: bench.loaded.block_size]
+    entries = (_entry(prompt[:1], 1, 1), _entry(prompt, 2, 1))
+    plan = StepPlan(0, entries, len(entries), (), (), ())
+    result = bench.loaded.executor.execute(plan)
+    assert result.logits is not None, f"{bench.label}: no logits"
+    logits = np.array(np.from_dlpack(result.logits))  # the next step overwrites them
+    best = logits.argmax(axis=1).tolist()
+    for _ in range(2):
+        result = bench.loaded.executor.execute(replace(plan, needs_logits=False))
+        named = result.likeliest_ids
+        if result.logits is not None:
+            named = np.from_dlpack(result.logits).argmax(axis=1).tolist()
+        assert named is not None, f"{bench.label}: neither logits nor likeliest ids"
+        for row, token_id, highest in zip(logits, named, best, strict=True):
+            gap = row[highest] - row[token_id]
+            is_right = (
+                gap <= bench.tolerance if bench.tolerance else token_id == highest
+            )
+            assert token_id == -1 or is_right, (
+                f"{bench.label}: likeliest_ids alone are {[*named]}, not {best}"
+            )
 
 
 def _entry(prompt: TokenIds, block_id: int, num_rows: int) -> ScheduledRequest:

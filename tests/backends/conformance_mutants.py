@@ -85,6 +85,7 @@ ON_A_DEVICE: Final = {
     )
 } - FIELDS
 """Something is loaded on each device."""
+ALONE: Final = {"test_likeliest_ids_alone_are_those_of_the_logits"}
 ROWS: Final = {
     "test_logits_come_as_rows_of_float32",
     "test_logprobs_are_those_of_a_distribution",
@@ -95,6 +96,7 @@ EVERY_BLOCK_SIZE: Final = COPIES | {
     "test_a_prompt_of_whole_blocks_is_answered_from_the_cache",
     "test_each_prompt_alone_gives_the_right_tokens",
     "test_greedy_samples_of_a_prompt_are_all_right",
+    "test_likeliest_ids_alone_are_those_of_the_logits",
     "test_logits_come_as_rows_of_float32",
     "test_preempted_requests_give_the_right_tokens",
     "test_the_pool_is_the_one_asked_for",
@@ -130,10 +132,19 @@ SEEN_BY: Final[dict[type[Executor], set[str]]] = {
     | {"test_any_traffic_gives_the_right_tokens"},
     faulty.SwappedRows: MIXED,
     faulty.CrossTalk: BATCHED,
-    faulty.Forgetful: ANSWERS | COPIES,
+    faulty.Forgetful: ANSWERS | COPIES | ALONE,
     faulty.OneRowTooMany: ANSWERS | ROWS,
     faulty.DoubleLogits: ANSWERS | ROWS,
     faulty.LastRowOnly: PROMPT_LOGPROBS,
+    # Draws that differ, and log-probabilities, are looked up in logits.
+    faulty.WrongAlone: ALONE
+    | ANSWERS
+    - PROMPT_LOGPROBS
+    - DRAWN_SAMPLES
+    - {
+        "test_seeded_draws_do_not_depend_on_neighbours",
+        "test_the_same_run_twice_gives_the_same_tokens",
+    },
     dishonest.FalseDtype: DTYPES,
     dishonest.FlatDtype: DTYPES,
     dishonest.FalseDevice: ON_A_DEVICE,

@@ -178,6 +178,19 @@ class DoubleLogits(Edits):
         return logits.astype(np.float64)
 
 
+class WrongAlone(NullExecutor):
+    """Names the second-likeliest ids where nobody needs logits."""
+
+    def execute(self, plan: StepPlan) -> ForwardResult:
+        """Look for them in what it leaves out."""
+        result = super().execute(plan)
+        if plan.needs_logits:
+            return result
+        logits: Logits = np.from_dlpack(result.logits)  # type: ignore[arg-type]
+        second = logits.argsort(axis=1)[:, -2]
+        return ForwardResult(likeliest_ids=second.tolist())
+
+
 class LastRowOnly(Edits):
     """Declares prompt log-probabilities and repeats the last row for them."""
 

@@ -109,6 +109,25 @@ def test_more_rows_than_sequences_are_given_in_full(folder: Path) -> None:
     assert np.array_equal(many[-1:], last)
 
 
+def test_logits_that_nobody_needs_are_not_written(folder: Path) -> None:
+    """The ids are those of the same step with them, alone as in company."""
+    shares = [
+        entry(f"{i}", IDS[i:], 0, (3 * i + 1, 3 * i + 2, 3 * i + 3), 1)
+        for i in range(9)
+    ]
+    loaded = load_cpu(folder)
+    with closing(loaded.executor) as executor:
+        for count in (9, 1, 4):
+            plan = plan_of(*shares[:count])
+            logits = np.asarray(executor.execute(plan).logits)
+            wanted = logits.argmax(axis=1).tolist()
+            logits[:] = 7
+            result = executor.execute(replace(plan, needs_logits=False))
+            assert result.logits is None
+            assert list(result.likeliest_ids or ()) == wanted
+            assert (logits == 7).all()
+
+
 def test_a_step_without_rows_gives_none(folder: Path) -> None:
     """A chunk that is not the last wants no logits."""
     loaded = load_cpu(folder)

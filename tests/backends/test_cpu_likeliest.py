@@ -1,4 +1,4 @@
-"""The kernels name the likeliest id of each row that they write."""
+"""The kernels name the likeliest id of each row, whether they write it out or not."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,10 @@ def run(
     unit_tokens: int | None = None,
     chunk_tokens: int = 0,
 ) -> tuple[_Array, list[int]]:
-    """Multiply rows by a head: its logits, and what the kernels name of them."""
+    """Multiply rows by a head: its logits, and what the kernels name of them.
+
+    They name the same where nobody asks for logits.
+    """
     num_rows = len(x)
     arena = Arena(rows=unit_tokens or num_rows)
     hidden, selected = arena.plain(WIDTH), arena.plain(WIDTH)
@@ -49,13 +52,15 @@ def run(
         chunk_tokens=chunk_tokens,
     )
     logits = guarded(np.zeros((num_rows, head.rows), np.float32))
-    likeliest = guarded(np.full(num_rows, 7, np.int64))
+    likeliest, alone = (guarded(np.full(num_rows, 7, np.int64)) for _ in range(2))
     ids = np.arange(num_rows) % head.rows
     with KernelModel(plan, variant) as model:
         step = make_step(
             [(0, num_rows)], input_ids=ids.tolist(), logits_rows=range(num_rows)
         )
         model.forward(step, logits, likeliest)
+        model.forward(step, likeliest=alone)
+    assert alone.tolist() == likeliest.tolist()
     return logits, likeliest.tolist()
 
 
@@ -135,3 +140,29 @@ def test_ids_that_are_ruled_out_are_not_in_the_way(variant: str) -> None:
         bias[:] = -np.inf
         bias[place] = -3e38
         assert run(variant, with_bias(600, bias), zero)[1] == [place]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("num_rows", [1, 7, 40, 700])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_wide_head_is_looked_through_piece_by_piece(
+    variant: str, num_rows: int, num_threads: int
+) -> None:
+    """Equal ones lie in many pieces; the last is not whole."""
+    random = np.random.default_rng(num_rows)
+    num_ids = 20_011
+    head = with_bias(num_ids, random.integers(0, 2, num_ids))
+    x = random.integers(0, 2, (num_rows, WIDTH)).astype(np.float32)
+    x[::3] = 0
+    logits, likeliest = run(variant, head, x, num_threads=num_threads)
+    assert likeliest == logits.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_number_in_one_piece_is_not_forgotten_in_the_next(variant: str) -> None:
+    """Nor is one that comes after the highest."""
+    zero = np.zeros((40, WIDTH), np.float32)
+    for place in (0, 4_999, 10_000, 19_999):
+        bias = np.linspace(-1, 1, 20_000)
+        bias[place] = np.nan
+        assert run(variant, with_bias(20_000, bias), zero)[1] == [-1] * 40

@@ -178,3 +178,13 @@ def test_a_step_out_of_range_is_refused_and_the_next_one_runs(
         model.forward(make_step([(0, 3), (20, 1)], logits_rows=[2, 3]), logits)
     assert np.isfinite(logits).all()
     assert not (logits == 7.0).any()
+
+
+def test_rows_of_which_nothing_is_asked_are_refused() -> None:
+    """Neither logits nor likeliest ids; without rows there is nothing to ask."""
+    some, none = make_step([(0, 3)], logits_rows=[2]), make_step([(0, 3)])
+    with KernelModel(small_plan(), VARIANTS[-1]) as model:
+        with pytest.raises(ExecutorFailed, match="BAD_STEP"):
+            model.forward(some)
+        model.forward(some, likeliest=np.zeros(1, np.int64))
+        model.forward(none)

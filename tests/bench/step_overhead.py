@@ -28,7 +28,7 @@ from hybrid.tokenizer.tokenizer import Tokenizer
 VOCAB = 49152
 PROMPT_TOKENS = 128
 WEIGHTS_BYTES = 128 << 20
-PARTS = ("schedule", "check", "sample", "update", "outputs")
+PARTS = ("schedule", "ask", "check", "sample", "update", "outputs")
 
 
 class ReadyExecutor(NullExecutor):
@@ -119,9 +119,11 @@ def measure(batch: int, options: argparse.Namespace) -> dict[str, float]:
     scheduler.update = meter.wrap("update", scheduler.update)
     engine.executor.execute = meter.wrap("execute", engine.executor.execute)
     outputs.process = meter.wrap("outputs", outputs.process)
-    sampler, check = engine._sampler, engine._check
+    sampler, forward = engine._sampler, engine._forward
     sampler.sample = meter.wrap("sample", sampler.sample)
-    engine._check = SimpleNamespace(run=meter.wrap("check", check.run))
+    forward.ask = meter.wrap("ask", forward.ask)
+    run, can_draw = forward._check.run, forward._check.can_draw
+    forward._check = SimpleNamespace(run=meter.wrap("check", run), can_draw=can_draw)
     step = meter.wrap("step", engine.step)
     for _ in range(options.steps):
         step()

@@ -65,6 +65,23 @@ def test_likeliest_ids_that_do_not_fit_the_rows_are_refused(
         LOGITS.run(plan, ForwardResult(logits=logits, likeliest_ids=likeliest))
 
 
+def test_likeliest_ids_do_without_logits_where_the_plan_says_so() -> None:
+    """Nowhere else; and those that cannot be drawn are known."""
+    plan = make_plan(make_entry(make_request()))
+    result = ForwardResult(likeliest_ids=(1,))
+    with pytest.raises(ExecutorFailed, match="no logits, 1 rows wanted"):
+        LOGITS.run(plan, result)
+    plan = replace(plan, needs_logits=False)
+    assert LOGITS.run(plan, result) is result
+    assert LOGITS.can_draw(result)
+    for uncertain in (-1, 2):
+        assert not LOGITS.can_draw(ForwardResult(likeliest_ids=(1, uncertain)))
+    with pytest.raises(ExecutorFailed, match="no logits, 1 rows wanted"):
+        LOGITS.run(plan, ForwardResult())
+    with pytest.raises(ExecutorFailed, match="likeliest"):
+        LOGITS.run(plan, ForwardResult(likeliest_ids=(1, 1)))
+
+
 @pytest.mark.parametrize("likeliest", [(2,), (-1,), memoryview(np.array([2]))])
 def test_likeliest_ids_that_fit_pass(likeliest: tuple[int, ...]) -> None:
     """Any column, also one that no tokenizer knows, or none; any sequence of them."""

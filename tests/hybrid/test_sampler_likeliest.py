@@ -1,6 +1,7 @@
 """Ids that an executor names as the likeliest: taken where no more is asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ def sample(
 ) -> SampledStep:
     """Sample a step of requests, all with the same row."""
     plan = make_plan(*map(make_entry, requests))
+    plan = replace(plan, needs_logits=not sampler.wants_likeliest(plan))
     logits = np.array([row] * len(requests), np.float32)
     result = ForwardResult(logits=logits, likeliest_ids=likeliest)
     return sampler.sample(plan, result)

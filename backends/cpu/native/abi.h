@@ -129,7 +129,7 @@ struct Step {
   const int32_t *table_start;   // [num_seqs + 1], into block_ids
   const int32_t *block_ids;     // each sequence's block table
   const int64_t *logits_rows;   // [num_rows], ascending
-  float *logits;                // [num_rows, vocab_size]
+  float *logits;                // [num_rows, vocab_size]; or null, where `likeliest` will do
   double *seconds;              // [num_ops], added to; or null
   // [num_rows]: the index of each row's highest logit, the first of equal ones; or -1 where
   // it does not say, as where one of them is no number, or the highest is not finite. Or null.
@@ -141,7 +141,8 @@ enum Status : int32_t {
   STATUS_BAD_ABI = 1,
   STATUS_BAD_CONFIG = 2,
   STATUS_NO_MEMORY = 3,
-  STATUS_BAD_STEP = 4, // an id, a row or a block is out of range; nothing was written
+  // An id, a row or a block is out of range, or nothing is asked of rows; nothing was written.
+  STATUS_BAD_STEP = 4,
 };
 
 extern "C" {

@@ -9,7 +9,6 @@ namespace {
 struct Variant {
   const char *name;
   const hybrid::Kernels *kernels;
-  const hybrid::FindPeak *find_peak;
   bool (*runs_here)();
 };
 
@@ -27,11 +26,11 @@ bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf
 #endif
 
 const Variant VARIANTS[] = {
-    {"portable", &hybrid::kernels_portable, &hybrid::find_peak_portable, [] { return true; }},
+    {"portable", &hybrid::kernels_portable, [] { return true; }},
 #ifdef HYBRID_CPU_X86
-    {"avx2", &hybrid::kernels_avx2, &hybrid::find_peak_avx2, has_avx2},
-    {"avx512", &hybrid::kernels_avx512, &hybrid::find_peak_avx512, has_avx512},
-    {"avx512_bf16", &hybrid::kernels_avx512_bf16, &hybrid::find_peak_avx512_bf16, has_avx512_bf16},
+    {"avx2", &hybrid::kernels_avx2, has_avx2},
+    {"avx512", &hybrid::kernels_avx512, has_avx512},
+    {"avx512_bf16", &hybrid::kernels_avx512_bf16, has_avx512_bf16},
 #endif
 };
 constexpr int32_t NUM_VARIANTS = sizeof VARIANTS / sizeof VARIANTS[0];
@@ -61,8 +60,7 @@ HYBRID_EXPORT int32_t hybrid_cpu_create(const ModelConfig *config, void **model)
   if (!hybrid_cpu_variant_runs_here(config->variant) || !hybrid::is_sound(*config))
     return STATUS_BAD_CONFIG;
   try {
-    const Variant &variant = VARIANTS[config->variant];
-    *model = new hybrid::Model(*config, *variant.kernels, *variant.find_peak);
+    *model = new hybrid::Model(*config, *VARIANTS[config->variant].kernels);
   } catch (...) { // of memory, or of threads, which the standard library says otherwise
     return STATUS_NO_MEMORY;
   }

@@ -102,6 +102,12 @@ struct AttentionRows {
   float *sums;      // [num_tokens * group][padded head_dim]
 };
 
+// Where a row is highest, as far as it has been looked through.
+struct Peak {
+  float value;   // NaN: one of the numbers is none, or the sum of some is
+  int32_t index; // of the highest, the first of equal ones
+};
+
 struct Kernels {
   void (*embed)(const Weight &weight, int64_t id, float *out);
   void (*norm)(const float *in, const float *weight, float epsilon, int32_t width,
@@ -122,6 +128,8 @@ struct Kernels {
   // Divides and puts the rows of a task to `out` [token][num_heads * head_dim].
   void (*finish)(const AttentionTask &task, AttentionRows rows, float *out,
                  int64_t out_stride);
+  // Looks through row[first, last), too; what was before, came before it.
+  void (*find_peak)(const float *row, int64_t first, int64_t last, Peak *peak);
 };
 
 // Most rows that `attend` takes at once, a single token's group apart.

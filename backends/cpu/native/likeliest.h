@@ -5,26 +5,27 @@
 
 #include "kernels.h"
 
+#include <algorithm>
+
 namespace hybrid {
 
-struct Peak {
-  float value;   // NaN: one of the numbers is none, or their sum is
-  int32_t index; // of the highest, the first of equal ones
-};
+// Logits that a thread makes before it looks through them: as many as stay near its core
+// beside the weights on their way through it.
+constexpr int64_t PEAK_TILE = 16384;
 
-// Of row[first, last).
-using FindPeak = Peak (*)(const float *row, int64_t first, int64_t last);
+// Blocks of these for so many rows: a multiple of 3, the width of a product's panel.
+constexpr int64_t blocks_of_peak_tile(int64_t num_rows) {
+  return std::max<int64_t>(1, PEAK_TILE / (num_rows * 3 * LANES)) * 3;
+}
+
+// Floats that hold them, for any number of rows up to `most_rows`.
+constexpr int64_t floats_of_peak_tile(int64_t most_rows) {
+  return std::max(PEAK_TILE, most_rows * 3 * LANES);
+}
 
 // Of pieces that follow each other, `stride` apart: the index of the highest, or -1 where
 // one is NaN or the highest is not finite.
 int64_t join_peaks(const Peak *pieces, int32_t num_pieces, int64_t stride);
-
-extern const FindPeak find_peak_portable;
-#ifdef HYBRID_CPU_X86
-extern const FindPeak find_peak_avx2;
-extern const FindPeak find_peak_avx512;
-extern const FindPeak find_peak_avx512_bf16;
-#endif
 
 } // namespace hybrid
 

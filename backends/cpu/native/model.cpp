@@ -1,13 +1,14 @@
 #include "model.h"
 
+#include "likeliest.h"
 #include "pass.h"
 
 #include <algorithm>
 
 namespace hybrid {
 
-Model::Model(const ModelConfig &config, const Kernels &kernels, FindPeak find_peak)
-    : config_(config), kernels_(kernels), find_peak_(find_peak), ops_(config.ops, config.ops + config.num_ops),
+Model::Model(const ModelConfig &config, const Kernels &kernels)
+    : config_(config), kernels_(kernels), ops_(config.ops, config.ops + config.num_ops),
       weights_(config.weights, config.weights + config.num_weights),
       vectors_(config.vectors, config.vectors + config.num_vectors),
       inverse_frequencies_(config.inverse_frequencies,
@@ -33,9 +34,12 @@ Model::Model(const ModelConfig &config, const Kernels &kernels, FindPeak find_pe
   cosines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   sines_ = allocate<float>(int64_t{config.chunk_tokens} * (config.head_dim / 2));
   int64_t scratch = attention_scratch(task_rows_, config.head_dim) + 2 * task_rows_ * padded;
-  for (const Op &op : ops_)
+  for (const Op &op : ops_) {
     if (op.kind == OP_SILU_MUL)
       scratch = std::max(scratch, round_up(op.width, LANES));
+    if (op.flags & FLAG_LOGITS)
+      scratch = std::max(scratch, floats_of_peak_tile(config.unit_tokens));
+  }
   for (int32_t thread = 0; thread < config.num_threads; ++thread) {
     scratch_.push_back(allocate<float>(scratch));
     parts_.push_back(allocate<PartOfRow>(2 * task_rows_));

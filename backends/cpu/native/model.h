@@ -3,7 +3,7 @@
 #define HYBRID_CPU_MODEL_H
 
 #include "abi.h"
-#include "likeliest.h"
+#include "kernels.h"
 #include "team.h"
 
 #include <cstdlib>
@@ -36,7 +36,7 @@ bool is_sound(const ModelConfig &config);
 
 class Model {
 public:
-  Model(const ModelConfig &config, const Kernels &kernels, FindPeak find_peak);
+  Model(const ModelConfig &config, const Kernels &kernels);
 
   Status bind(const KvPool &pool);
   Status check(const Step &step) const;
@@ -51,7 +51,6 @@ private:
 
   ModelConfig config_;
   const Kernels &kernels_;
-  const FindPeak find_peak_;
   std::vector<Op> ops_;
   std::vector<Weight> weights_;
   std::vector<const float *> vectors_;

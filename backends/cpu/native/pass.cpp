@@ -133,7 +133,7 @@ void Pass::run(int32_t stage, int32_t unit, int32_t thread) {
   if (each.num_ops > 1)
     run_chain(each, unit, thread);
   else if (op.kind == OP_LINEAR)
-    linear(op, unit);
+    linear(op, unit, thread);
   else if (op.kind != OP_ATTENTION)
     run_op(op, pieces(unit), thread);
   else if (each.merges)
@@ -258,9 +258,10 @@ LinearTask Pass::linear_task(const Op &op, int64_t first_row) const {
   task.in_stride = activation_stride(weight.format, weight.columns);
   task.in = row(op.in, first_row, task.in_stride);
   task.out_stride = weight.rows;
-  task.out = op.flags & FLAG_LOGITS
-                 ? step_.logits + (first_row_ + first_row) * task.out_stride
-                 : reinterpret_cast<float *>(row(op.out, first_row, task.out_stride * 4));
+  if (!(op.flags & FLAG_LOGITS))
+    task.out = reinterpret_cast<float *>(row(op.out, first_row, task.out_stride * 4));
+  else if (step_.logits)
+    task.out = step_.logits + (first_row_ + first_row) * task.out_stride;
   task.accumulate = op.flags & FLAG_ACCUMULATE;
   return task;
 }
@@ -278,15 +279,17 @@ int32_t Pass::begin_linear(const Op &op) {
   return cut_.block_units * row_units;
 }
 
-void Pass::linear(const Op &op, int32_t unit) {
-  const int32_t block = unit % cut_.block_units * cut_.unit_blocks;
-  const int64_t first = int64_t{unit / cut_.block_units} * unit_rows_;
-  const int64_t count = std::min<int64_t>(unit_rows_, num_rows(op) - first);
-  model_.kernels_.linear(linear_task(op, first), block,
-                         std::min(cut_.unit_blocks, cut_.num_blocks - block),
-                         static_cast<int32_t>(count));
+void Pass::linear(const Op &op, int32_t unit, int32_t thread) {
+  const int32_t block_unit = unit % cut_.block_units, block = block_unit * cut_.unit_blocks;
+  const int32_t last = std::min(cut_.num_blocks, block + cut_.unit_blocks);
+  const int64_t first = int64_t{unit / cut_.block_units} * unit_rows_, rows = num_rows(op);
+  const int32_t count = static_cast<int32_t>(std::min<int64_t>(unit_rows_, rows - first));
   if (seeks_likeliest(op))
-    find_peaks(op, unit);
+    linear_with_peaks(linear_task(op, first), {block, last}, count,
+                      peaks_.data() + block_unit * rows + first,
+                      model_.scratch_[static_cast<size_t>(thread)].get());
+  else
+    model_.kernels_.linear(linear_task(op, first), block, last - block, count);
 }
 
 void Pass::rope_kv(const Op &op, Range heads) {

@@ -71,10 +71,11 @@ private:
   void embed(const Op &op, Range tokens);
   void row_op(const Op &op, Range rows, int32_t thread);
   LinearTask linear_task(const Op &op, int64_t first_row) const;
-  void linear(const Op &op, int32_t unit);
-  // Where somebody asks for the likeliest: before, in a unit of the product, at its end.
+  void linear(const Op &op, int32_t unit, int32_t thread);
+  // Where somebody asks for the likeliest: before, for a unit of the product, at its end.
   void allocate_peaks();
-  void find_peaks(const Op &op, int32_t unit);
+  void linear_with_peaks(LinearTask task, Range blocks, int32_t num_rows, Peak *peaks,
+                         float *tile) const;
   void join_rows(const Op &op);
   void rope_kv(const Op &op, Range heads);
 

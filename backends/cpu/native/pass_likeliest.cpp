@@ -1,9 +1,11 @@
-// How a pass finds the highest logits: of each row in each unit of the product, while what
-// the unit has written is near its core, and of the units when all are through.
+// How a pass finds the highest logits: of each row in each unit of the product, and of the
+// units when all are through.
 
+#include "likeliest.h"
 #include "pass.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace hybrid {
 
@@ -19,16 +21,26 @@ void Pass::allocate_peaks() {
   peaks_.resize(most);
 }
 
-void Pass::find_peaks(const Op &op, int32_t unit) {
-  const int32_t block_unit = unit % cut_.block_units;
-  const int64_t width = model_.weights_[static_cast<size_t>(op.weight)].rows;
-  const int64_t first = int64_t{block_unit} * cut_.unit_blocks * LANES;
-  const int64_t last = std::min(width, first + int64_t{cut_.unit_blocks} * LANES);
-  const int64_t first_row = int64_t{unit / cut_.block_units} * unit_rows_;
-  const int64_t last_row = std::min(first_row + unit_rows_, num_rows(op));
-  Peak *peaks = peaks_.data() + block_unit * num_rows(op);
-  for (int64_t row = first_row; row < last_row; ++row)
-    peaks[row] = model_.find_peak_(step_.logits + (first_row_ + row) * width, first, last);
+// A few blocks at a time, so that what they put out is still near when it is looked
+// through. Without logits it lies in `tile` alone, which the next few overwrite.
+void Pass::linear_with_peaks(LinearTask task, Range blocks, int32_t num_rows, Peak *peaks,
+                             float *tile) const {
+  std::fill_n(peaks, num_rows, Peak{-std::numeric_limits<float>::infinity(), 0});
+  const bool has_logits = task.out != nullptr;
+  const int64_t most = blocks_of_peak_tile(num_rows), width = task.weight->rows;
+  if (!has_logits)
+    task.out_stride = most * LANES;
+  for (int64_t block = blocks.first, next; block < blocks.last; block = next) {
+    next = std::min(block + most, blocks.last);
+    // A product puts a channel at its number from `out`: the first one's comes out as 0.
+    if (!has_logits)
+      task.out = tile - block * LANES;
+    model_.kernels_.linear(task, static_cast<int32_t>(block),
+                           static_cast<int32_t>(next - block), num_rows);
+    for (int32_t row = 0; row < num_rows; ++row)
+      model_.kernels_.find_peak(task.out + row * task.out_stride, block * LANES,
+                                std::min(width, next * LANES), peaks + row);
+  }
 }
 
 void Pass::join_rows(const Op &op) {

@@ -1,4 +1,4 @@
-// Where a piece of a row is highest; see likeliest.h. Only the part with the highest is
+// Where a piece of a row is highest; see Kernels. Only the part with the highest is
 // looked through for its place.
 
 constexpr int64_t PEAK_PART = 256;
@@ -30,22 +30,24 @@ static inline float highest_of(const float *x, int64_t count, float *total) {
   return largest[0];
 }
 
-static Peak find_peak(const float *row, int64_t first, int64_t last) {
-  Peak peak = {-__builtin_inff(), static_cast<int32_t>(first)};
-  float total = 0.0f;
-  int64_t best = first;
+static void find_peak(const float *row, int64_t first, int64_t last, Peak *peak) {
+  float total = 0.0f, value = peak->value; // NaN stays: nothing is higher
+  int64_t best = last;
   for (int64_t part = first, end; part < last; part = end) {
     end = last - part < PEAK_PART ? last : part + PEAK_PART;
     const float highest = highest_of(row + part, end - part, &total);
-    if (highest > peak.value) {
-      peak.value = highest;
+    if (highest > value) {
+      value = highest;
       best = part;
     }
   }
-  if (total != total)
-    return {total, peak.index};
-  while (best < last && row[best] != peak.value)
+  if (total != total) {
+    peak->value = total;
+    return;
+  }
+  if (best == last)
+    return;
+  while (row[best] != value)
     ++best;
-  peak.index = static_cast<int32_t>(best);
-  return peak;
+  *peak = {value, static_cast<int32_t>(best)};
 }

@@ -146,9 +146,11 @@ Status Model::bind(const KvPool &pool) {
 }
 
 Status Model::check(const Step &step) const {
-  bool attends = false;
-  for (const Op &op : ops_)
+  bool attends = false, has_head = false;
+  for (const Op &op : ops_) {
     attends = attends || op.kind == OP_ROPE_KV || op.kind == OP_ATTENTION;
+    has_head = has_head || op.flags & FLAG_LOGITS;
+  }
   if (attends && !pool_.base)
     return STATUS_BAD_CONFIG;
   if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0)
@@ -156,6 +158,8 @@ Status Model::check(const Step &step) const {
   for (int32_t i = 0; i < step.num_tokens; ++i)
     if (step.input_ids[i] < 0 || step.input_ids[i] >= config_.vocab_size)
       return STATUS_BAD_STEP;
+  if (has_head && step.num_rows > 0 && !step.logits && !step.likeliest)
+    return STATUS_BAD_STEP;
   int64_t before = -1;
   for (int32_t i = 0; i < step.num_rows; before = step.logits_rows[i++])
     if (step.logits_rows[i] <= before || step.logits_rows[i] >= step.num_tokens)

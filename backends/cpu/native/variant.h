@@ -25,5 +25,6 @@
 #include "attention.h"
 
 static constexpr Kernels make_kernels() {
-  return {embed, norm, convert, silu_mul, linear, rope_kv, attend, merge, finish};
+  return {embed, norm, convert, silu_mul, linear, rope_kv, attend, merge, finish,
+          find_peak};
 }

@@ -1,6 +1,5 @@
 #include "int8_cell.h"
 #include "kernels.h"
-#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +21,5 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_avx512 = make_kernels();
-extern constinit const FindPeak find_peak_avx512 = find_peak;
 } // namespace hybrid
 #endif

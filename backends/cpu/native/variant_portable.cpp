@@ -1,6 +1,5 @@
 #include "int8_cell.h"
 #include "kernels.h"
-#include "likeliest.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,5 +13,4 @@ namespace {
 } // namespace
 
 extern constinit const Kernels kernels_portable = make_kernels();
-extern constinit const FindPeak find_peak_portable = find_peak;
 } // namespace hybrid
