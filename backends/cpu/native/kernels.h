@@ -35,8 +35,17 @@ constexpr int64_t activation_stride(int32_t format, int32_t columns) {
 constexpr int32_t rows_of_tile(int32_t format) { return format == FORMAT_INT4 ? 8 : 4; }
 constexpr int32_t MOST_ROWS_OF_TILE = 8;
 
+// INT4 weights as numbers of eight bits, for products with many rows:
+//   numbers uint8 [Np/16][ceil64(K)/4][16][4], q + 128
+//   steps   float [Np/16][ceil64(K)/64][16]; w is about step * q
+struct Eights {
+  uint8_t *numbers;
+  float *steps;
+};
+
 struct LinearTask {
   const Weight *weight;
+  const Eights *eights; // or null: then the number of rows does not matter
   const char *in;
   int64_t in_stride; // bytes
   float *out;
@@ -130,6 +139,7 @@ struct Kernels {
                  int64_t out_stride);
   // Looks through row[first, last), too; what was before, came before it.
   void (*find_peak)(const float *row, int64_t first, int64_t last, Peak *peak);
+  void (*make_eights)(const Weight &weight, const Eights &eights);
 };
 
 // Most rows that `attend` takes at once, a single token's group apart.

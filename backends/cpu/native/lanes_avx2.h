@@ -222,6 +222,32 @@ static inline Bytes high_nibbles(Bytes a) {
 static inline Bytes low_nibbles(Bytes a) {
   return high_nibbles({_mm256_slli_epi16(a.low, 4), _mm256_slli_epi16(a.high, 4)});
 }
+static inline __m256i twice_16_bits(__m256 x) {
+  const __m256i whole = _mm256_cvtps_epi32(x);
+  return _mm256_blend_epi16(whole, _mm256_slli_epi32(whole, 16), 0xaa);
+}
+static inline Bytes twice_16_bits(Floats x) {
+  return {twice_16_bits(x.low), twice_16_bits(x.high)};
+}
+static inline void store_lines(uint8_t *low, uint8_t *high, __m256i packed, __m256i slopes,
+                               __m256i starts) {
+  __m256i y[4]; // of each half byte, in the upper byte of 16 bits
+  for (int i = 0; i < 4; ++i) {
+    const __m256i q =
+        _mm256_and_si256(_mm256_srli_epi16(packed, 4 * i), _mm256_set1_epi16(15));
+    y[i] = _mm256_add_epi16(_mm256_mullo_epi16(q, slopes), starts);
+  }
+  const __m256i odd = _mm256_set1_epi16(static_cast<int16_t>(0xff00));
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(low),
+                      _mm256_blendv_epi8(_mm256_srli_epi16(y[0], 8), y[2], odd));
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(high),
+                      _mm256_blendv_epi8(_mm256_srli_epi16(y[1], 8), y[3], odd));
+}
+static inline void store_lines(uint8_t *low, uint8_t *high, Bytes packed, Bytes slopes,
+                               Bytes starts) {
+  store_lines(low, high, packed.low, slopes.low, starts.low);
+  store_lines(low + 32, high + 32, packed.high, slopes.high, starts.high);
+}
 // In 16 bits, not by maddubs, whose sums of two saturate.
 static inline __m256i dots(__m256i a, __m256i first, __m256i second, __m256i four) {
   return _mm256_add_epi32(
@@ -251,12 +277,22 @@ static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
 static inline Pairs load_pairs(const uint16_t *p) {
   return load_bytes(reinterpret_cast<const uint8_t *>(p));
 }
-static inline __m256 pair_dots(__m256 a, __m256i w, __m256i pair) {
+static inline __m256 first_of_pairs(__m256i a) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+}
+static inline __m256 second_of_pairs(__m256i a) {
   const __m256i high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  a = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
-                      _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)), a);
-  return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(w, high)),
-                         _mm256_castsi256_ps(_mm256_and_si256(pair, high)), a);
+  return _mm256_castsi256_ps(_mm256_and_si256(a, high));
+}
+static inline Floats first_of_pairs(Pairs a) {
+  return {first_of_pairs(a.low), first_of_pairs(a.high)};
+}
+static inline Floats second_of_pairs(Pairs a) {
+  return {second_of_pairs(a.low), second_of_pairs(a.high)};
+}
+static inline __m256 pair_dots(__m256 a, __m256i w, __m256i pair) {
+  a = _mm256_fmadd_ps(first_of_pairs(w), first_of_pairs(pair), a);
+  return _mm256_fmadd_ps(second_of_pairs(w), second_of_pairs(pair), a);
 }
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
   int32_t two;

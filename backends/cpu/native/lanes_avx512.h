@@ -142,6 +142,22 @@ static inline Bytes high_nibbles(Bytes a) {
   return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(0xf0)));
 }
 static inline Bytes low_nibbles(Bytes a) { return high_nibbles(_mm512_slli_epi16(a, 4)); }
+static inline Bytes twice_16_bits(Floats x) {
+  const __m512i whole = _mm512_cvtps_epi32(x);
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, whole, _mm512_slli_epi32(whole, 16));
+}
+static inline void store_lines(uint8_t *low, uint8_t *high, Bytes packed, Bytes slopes,
+                               Bytes starts) {
+  const __m512i mask = _mm512_set1_epi16(15);
+  __m512i y[4]; // of each half byte, in the upper byte of 16 bits
+  for (unsigned i = 0; i < 4; ++i) {
+    const __m512i q = _mm512_and_si512(_mm512_srli_epi16(packed, 4 * i), mask);
+    y[i] = _mm512_add_epi16(_mm512_mullo_epi16(q, slopes), starts);
+  }
+  const __mmask64 odd = 0xaaaaaaaaaaaaaaaau;
+  _mm512_storeu_si512(low, _mm512_mask_mov_epi8(_mm512_srli_epi16(y[0], 8), odd, y[2]));
+  _mm512_storeu_si512(high, _mm512_mask_mov_epi8(_mm512_srli_epi16(y[1], 8), odd, y[3]));
+}
 static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -157,6 +173,13 @@ static inline Ints dot4_signed(Ints a, const uint8_t *p, Bytes v) {
   return a;
 }
 static inline Pairs load_pairs(const uint16_t *p) { return _mm512_loadu_si512(p); }
+static inline Floats first_of_pairs(Pairs a) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+}
+static inline Floats second_of_pairs(Pairs a) {
+  const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
+  return _mm512_castsi512_ps(_mm512_and_si512(a, high));
+}
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
   int32_t two;
   __builtin_memcpy(&two, p, 4);
@@ -164,11 +187,8 @@ static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
 #ifdef HYBRID_DOTS_BF16
   return _mm512_dpbf16_ps(a, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(pair));
 #else
-  const __m512i high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
-  a = fma(_mm512_castsi512_ps(_mm512_slli_epi32(w, 16)),
-          _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), a);
-  return fma(_mm512_castsi512_ps(_mm512_and_si512(w, high)),
-             _mm512_castsi512_ps(_mm512_and_si512(pair, high)), a);
+  a = fma(first_of_pairs(w), first_of_pairs(pair), a);
+  return fma(second_of_pairs(w), second_of_pairs(pair), a);
 #endif
 }
 static inline void transpose(Floats (&row)[16]) {

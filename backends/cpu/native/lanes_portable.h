@@ -167,12 +167,15 @@ template <int N> static inline Ints sum_of_each(const Ints (&rows)[N]) {
       y.lane[g] += each;
   return y;
 }
+static inline float widened(uint16_t half) {
+  const uint32_t bits = static_cast<uint32_t>(half) << 16;
+  float y;
+  __builtin_memcpy(&y, &bits, 4);
+  return y;
+}
 static inline Floats load_bf16(const uint16_t *p) {
   Floats y;
-  HYBRID_EACH {
-    uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
-    __builtin_memcpy(&y.lane[i], &bits, 4);
-  }
+  HYBRID_EACH y.lane[i] = widened(p[i]);
   return y;
 }
 static inline uint16_t to_bf16(float x) {
@@ -255,6 +258,30 @@ static inline Bytes high_nibbles(Bytes a) {
     x &= 0xf0;
   return a;
 }
+// The whole number nearest to x, in 0..65535 or in -32768..32767, twice in each lane's bytes.
+static inline Bytes twice_16_bits(Floats x) {
+  Bytes y;
+  HYBRID_EACH {
+    const float near = __builtin_nearbyintf(x.lane[i]);
+    const int32_t whole =
+        near >= -32768.0f && near <= 65535.0f ? static_cast<int32_t>(near) : 0;
+    const uint16_t both[2] = {static_cast<uint16_t>(whole), static_cast<uint16_t>(whole)};
+    __builtin_memcpy(y.lane + 4 * i, both, 4);
+  }
+  return y;
+}
+// Of each half byte q the upper byte of slope * q + start, which fits 16 bits; slopes and
+// starts as above.
+static inline void store_lines(uint8_t *low, uint8_t *high, Bytes packed, Bytes slopes,
+                               Bytes starts) {
+  for (int i = 0; i < 64; ++i) {
+    uint16_t slope, start;
+    __builtin_memcpy(&slope, slopes.lane + (i & ~1), 2);
+    __builtin_memcpy(&start, starts.lane + (i & ~1), 2);
+    low[i] = static_cast<uint8_t>((slope * (packed.lane[i] & 15u) + start) >> 8);
+    high[i] = static_cast<uint8_t>((slope * (packed.lane[i] >> 4u) + start) >> 8);
+  }
+}
 // Adds to each lane its four bytes times the four signed ones at p.
 static inline Ints dot4(Ints a, Bytes w, const int8_t *p) {
   HYBRID_EACH for (int j = 0; j < 4; ++j) a.lane[i] += w.lane[4 * i + j] * p[j];
@@ -271,15 +298,21 @@ static inline Pairs load_pairs(const uint16_t *p) {
   __builtin_memcpy(y.lane, p, 64);
   return y;
 }
+// Of each lane's two bfloat16 one.
+static inline Floats first_of_pairs(Pairs a) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = widened(a.lane[2 * i]);
+  return y;
+}
+static inline Floats second_of_pairs(Pairs a) {
+  Floats y;
+  HYBRID_EACH y.lane[i] = widened(a.lane[2 * i + 1]);
+  return y;
+}
 // Adds to each lane its two bfloat16 times the two at p.
 static inline Floats dot2(Floats a, Pairs w, const uint16_t *p) {
-  HYBRID_EACH for (int j = 0; j < 2; ++j) {
-    uint32_t bits[2] = {static_cast<uint32_t>(w.lane[2 * i + j]) << 16,
-                        static_cast<uint32_t>(p[j]) << 16};
-    float factor[2];
-    __builtin_memcpy(factor, bits, 8);
-    a.lane[i] += factor[0] * factor[1];
-  }
+  HYBRID_EACH for (int j = 0; j < 2; ++j)
+      a.lane[i] += widened(w.lane[2 * i + j]) * widened(p[j]);
   return a;
 }
 static inline void transpose(Floats (&row)[16]) {

@@ -1,7 +1,7 @@
 // Products with packed weights: tiles of a few rows by a few blocks of 16 channels.
 //
 // Every output is one chain of sums along K, in one order whatever the tile: a row gets
-// the same bits alone and in any batch.
+// the same bits alone and in any batch, but for what product_of_eights.h does.
 
 template <int32_t FORMAT, int R, int B>
 static inline void any_tile(const LinearTask &task, int32_t block, int64_t row,
@@ -38,10 +38,6 @@ static void strip_of_rows(const LinearTask &task, int32_t block, int32_t last, i
   strip<FORMAT, R>(task, block, last, row, fetch);
 }
 
-// Fetched ahead by the first rows of a panel, where nobody has fetched it before. Nearer
-// comes too late from memory: at 2,560 bytes eight rows take a quarter longer.
-constexpr int64_t BYTES_AHEAD = 11520;
-
 // A panel of three blocks at a time, whose weights stay near for all rows; rows but the
 // first tile's fetch the next panel between their sums.
 template <int32_t FORMAT>
@@ -70,6 +66,10 @@ static void linear(const LinearTask &task, int32_t first_block, int32_t num_bloc
   case FORMAT_F32: product<FORMAT_F32>(task, first_block, num_blocks, num_rows); break;
   case FORMAT_BF16: product<FORMAT_BF16>(task, first_block, num_blocks, num_rows); break;
   case FORMAT_INT8: product<FORMAT_INT8>(task, first_block, num_blocks, num_rows); break;
-  default: product<FORMAT_INT4>(task, first_block, num_blocks, num_rows); break;
+  default:
+    if (task.eights && num_rows >= MANY_ROWS)
+      product_by_eights(task, first_block, num_blocks, num_rows);
+    else
+      product<FORMAT_INT4>(task, first_block, num_blocks, num_rows);
   }
 }

@@ -47,6 +47,7 @@ public:
 private:
   friend class Pass;
 
+  void make_eights();
   int64_t row_capacity() const { return int64_t{num_arenas_} * config_.unit_tokens; }
 
   ModelConfig config_;
@@ -67,6 +68,8 @@ private:
   char *row_arenas_ = nullptr;
   Memory<float> cosines_; // [chunk_tokens][head_dim / 2]
   Memory<float> sines_;
+  std::vector<Eights> eights_; // of each weight; empty: nobody wants them
+  Memory<char> eights_memory_;
   std::vector<Memory<float>> scratch_;   // of each thread
   std::vector<Memory<PartOfRow>> parts_; // of each thread: [2][task_rows]
   Memory<float> split_sums_;             // of attention tasks that are split by KV

@@ -255,6 +255,8 @@ LinearTask Pass::linear_task(const Op &op, int64_t first_row) const {
   const Weight &weight = model_.weights_[static_cast<size_t>(op.weight)];
   LinearTask task = {};
   task.weight = &weight;
+  if (!model_.eights_.empty() && weight.format == FORMAT_INT4)
+    task.eights = &model_.eights_[static_cast<size_t>(op.weight)];
   task.in_stride = activation_stride(weight.format, weight.columns);
   task.in = row(op.in, first_row, task.in_stride);
   task.out_stride = weight.rows;

@@ -11,6 +11,7 @@
 #include "product_out.h"
 #include "product_of_floats.h"
 #include "product_of_groups.h"
+#include "product_of_eights.h"
 #include "linear.h"
 #include "embedding.h"
 #include "peak.h"
@@ -26,5 +27,5 @@
 
 static constexpr Kernels make_kernels() {
   return {embed, norm, convert, silu_mul, linear, rope_kv, attend, merge, finish,
-          find_peak};
+          find_peak, make_eights};
 }
