@@ -102,6 +102,8 @@ class ModelConfig(ctypes.Structure):
         ("attention_scale", c_float),
         ("rope_scale", c_float),
         ("unit_tokens", c_int32),
+        ("batch_invariant", c_int32),
+        ("reserved", c_int32),
         ("arena_bytes", c_int64),
         ("ops", POINTER(Op)),
         ("weights", POINTER(Weight)),

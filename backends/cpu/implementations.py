@@ -29,6 +29,7 @@ from .native_library import (
 from .native_runner import NativeRunner
 from .options import CpuOptions
 from .runner import Runner
+from .weight_copies import is_batch_invariant
 from .weight_pages import place_weights
 
 log = structlog.get_logger()
@@ -139,7 +140,12 @@ def _native(wanted: Wanted) -> Runner:
         ),
     )
     engine = place_weights(engine, wanted.options.weight_pages)
-    return NativeRunner(library, engine, config)
+    return NativeRunner(
+        library,
+        engine,
+        config,
+        batch_invariant=is_batch_invariant(engine, wanted.options.batch_invariant),
+    )
 
 
 def _refuse_slow(library: NativeLibrary) -> None:

@@ -30,7 +30,12 @@ class NativeModel:
     """
 
     def __init__(
-        self, library: NativeLibrary, engine: BuiltEngine, *, num_threads: int
+        self,
+        library: NativeLibrary,
+        engine: BuiltEngine,
+        *,
+        num_threads: int,
+        batch_invariant: bool,
     ) -> None:
         self._library: Final = library
         # The kernels read weights and vectors where they are, and the pool;
@@ -39,6 +44,7 @@ class NativeModel:
         self._cells: KVCells | None = None
         derived = _derived_arrays(engine)
         config = _config(library, engine, derived, num_threads)
+        config.batch_invariant = batch_invariant
         handle = library.create(config)
         self._handle: ModelHandle | None = handle
         # Before what it points to is freed: finalizers run ahead of that.

@@ -34,7 +34,12 @@ class NativeRunner:
     """
 
     def __init__(
-        self, library: NativeLibrary, engine: BuiltEngine, config: ExecutorConfig
+        self,
+        library: NativeLibrary,
+        engine: BuiltEngine,
+        config: ExecutorConfig,
+        *,
+        batch_invariant: bool = True,
     ) -> None:
         shape = engine.shape
         self.info: Final = ModelInfo(
@@ -45,7 +50,10 @@ class NativeRunner:
         self._engine: Final = engine
         self._block_size: Final = config.block_size
         self._model: Final = NativeModel(
-            library, engine, num_threads=config.num_threads or num_usable_cpus()
+            library,
+            engine,
+            num_threads=config.num_threads or num_usable_cpus(),
+            batch_invariant=batch_invariant,
         )
         self._cells: KVCells | None = None
         self._rows = ResultRows(config.max_num_seqs, shape.vocab_size)

@@ -8,6 +8,7 @@ from hybrid.scheduler.errors import ConfigError
 from hybrid.scheduler.shown_value import shown
 
 from .build_options import AUTO, KV_CACHE_DTYPES, QUANTIZATIONS, BuildOptions
+from .weight_copies import BATCH_INVARIANT
 from .weight_pages import WEIGHT_PAGES
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -15,6 +16,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "kv_cache_dtype": (AUTO, *KV_CACHE_DTYPES),
     "implementation": (AUTO, "native", "onednn", "torch"),
     "weight_pages": (AUTO, *WEIGHT_PAGES),
+    "batch_invariant": (AUTO, *BATCH_INVARIANT),
 }
 """By option, the values that it takes."""
 
@@ -33,6 +35,9 @@ class CpuOptions:
     weight_pages: str = AUTO
     """Where the kernels' weights lie; ``auto``: in huge pages where there are any and
     memory is no concern."""
+    batch_invariant: str = AUTO
+    """Whether the same request gives the same bits in any company; ``auto``: not with
+    four-bit weights, where memory is no concern."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "CpuOptions":

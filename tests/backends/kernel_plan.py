@@ -93,6 +93,7 @@ class Plan:
     num_threads: int = 1
     chunk_tokens: int = 0
     """Tokens of a pass; 0: the arena's rows."""
+    batch_invariant: bool = True
     norm_epsilon: float = 1e-5
     attention_scale: float = 1.0
     rope_scale: float = 1.0

@@ -143,6 +143,7 @@ class KernelModel:
             attention_scale=plan.attention_scale,
             rope_scale=plan.rope_scale,
             unit_tokens=plan.arena.rows,
+            batch_invariant=plan.batch_invariant,
             arena_bytes=plan.arena.num_bytes,
             ops=(abi.Op * len(plan.ops))(*plan.ops),
             weights=(abi.Weight * len(plan.weights))(*map(_weight, plan.weights)),

@@ -59,6 +59,21 @@ class PackedMatrix:
         d = self.data.view(np.float16)[_step_at(n, k, width)].astype(np.float64)
         return d * (q - 8) + self.offsets()[:, k[0] // 32]
 
+    def largest_of_pairs(self) -> _Array:
+        """Find the largest number that two groups of INT4 can hold.
+
+        Returns:
+            float64 ``[rows, ceil(Kp / 64)]``.
+        """
+        width = padded_columns(self.columns)
+        n, k = np.ogrid[: self.rows, 0:width:32]
+        d = self.data.view(np.float16)[_step_at(n, k, width)].astype(np.float64)
+        m = self.offsets()
+        largest = np.maximum(np.abs(m - 8 * d), np.abs(m + 7 * d))
+        padded = np.pad(largest, ((0, 0), (0, largest.shape[1] % 2)))
+        numbers: _Array = padded.reshape(self.rows, -1, 2).max(axis=2)
+        return numbers
+
     def offsets(self) -> _Array:
         """Read every offset of INT4: float64 ``[rows, Kp / 32]``."""
         width = padded_columns(self.columns)

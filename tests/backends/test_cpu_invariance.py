@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp32": {"quantization": "fp32"},
     "bf16": {"quantization": "bf16"},
     "int8": {"quantization": "int8"},
-    "int4": {"quantization": "int4"},
+    "int4": {"quantization": "int4", "batch_invariant": "yes"},
     "int8 over an int8 cache": {"quantization": "int8", "kv_cache_dtype": "int8"},
 }
 

@@ -26,6 +26,8 @@ from tests.backends.packed_matrix import PackedMatrix, pack
 from tests.backends.row_ops import RowOp
 
 _Array = NDArray[Any]
+MANY_ROWS = 32
+"""From here on INT4 weights may be multiplied by their copies in eight bits."""
 TOLERANCES = {
     Format.F32: 1e-5,
     Format.BF16: 1e-5,  # products of two bfloat16 are exact in float32
@@ -41,6 +43,7 @@ def multiply(
     raw: _Array,
     prior: _Array | None = None,
     num_threads: int = 1,
+    batch_invariant: bool = True,
 ) -> _Array:
     """Run one LINEAR: float32 ``[M, N]``."""
     arena = Arena(rows=len(raw))
@@ -52,6 +55,7 @@ def multiply(
         weights=[matrix],
         arena=arena,
         num_threads=num_threads,
+        batch_invariant=batch_invariant,
     )
     with KernelModel(plan, variant) as model:
         model.put(source, raw)
@@ -101,6 +105,50 @@ def test_linear_is_the_product(  # noqa: PLR0917 - Hypothesis gives them by name
         if more is not None:
             wanted, magnitude = wanted + more, magnitude + np.abs(more)
     assert (np.abs(got - wanted) <= TOLERANCES[kind] * magnitude + 1e-30).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=25, deadline=None)
+@given(
+    m=st.integers(1, 70),
+    n=st.integers(1, 130),
+    k=st.integers(1, 200),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_many_rows_may_meet_four_bits_rounded_to_eight(
+    variant: str, m: int, n: int, k: int, seed: int
+) -> None:
+    """Each weight is off by half a 127th of the largest of its 64 columns, at most.
+
+    A little more: steps of four bits are rounded to 256ths of those of eight.
+    """
+    random = np.random.default_rng(seed)
+    matrix = pack(Format.INT4, n, k, random)
+    raw = make_rows(Format.INT4, m, k, random)
+    got = multiply(variant, matrix, raw, batch_invariant=False)
+    if m < MANY_ROWS:
+        assert got.tobytes() == multiply(variant, matrix, raw).tobytes()
+        return
+    x, w = read_rows(Format.INT4, raw, k), matrix.dense()
+    # What no column has may be the largest, too: 16 numbers of each group's.
+    largest = matrix.largest_of_pairs()[:, np.arange(k) // 64]
+    allowed = np.abs(x) @ (largest / 127 * 0.54 + np.abs(w) * 1e-5).T
+    assert (np.abs(got - x @ w.T) <= allowed + 1e-30).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_many_rows_beside_each_other_are_the_same(variant: str) -> None:
+    """By eight bits, too: as any of 32 to 70 rows, by any number of threads."""
+    random = np.random.default_rng(7)
+    matrix = pack(Format.INT4, 83, 200, random)
+    raw = make_rows(Format.INT4, 70, 200, random)
+    whole = multiply(variant, matrix, raw, batch_invariant=False)
+    assert whole.tobytes() != multiply(variant, matrix, raw).tobytes()
+    for m, num_threads in [(32, 1), (33, 2), (35, 1), (47, 3), (70, 2)]:
+        got = multiply(
+            variant, matrix, raw[:m], num_threads=num_threads, batch_invariant=False
+        )
+        assert got.tobytes() == whole[:m].tobytes(), (m, num_threads)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -53,7 +53,11 @@ def test_exact_weights_give_the_tokens_of_the_torch_executor() -> None:
 @pytest.fixture(scope="module", params=["int4", "int8"])
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
     """Quantised; the first as the model's file is."""
-    options = {"implementation": "native", "quantization": request.param}
+    options = {
+        "implementation": "native",
+        "quantization": request.param,
+        "batch_invariant": "yes",
+    }
     with _load("cpu", "auto", **options) as llm:
         yield llm
 

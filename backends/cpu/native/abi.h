@@ -93,6 +93,10 @@ struct ModelConfig {
   float attention_scale;
   float rope_scale; // factor of cosines and sines
   int32_t unit_tokens; // rows of an arena: a pass works in as many arenas as it needs
+  // 0: products of INT4 weights with many rows are made by copies of them in 8 bits, rounded
+  // to steps that 64 columns share: what a row gets depends on how many are beside it.
+  int32_t batch_invariant;
+  int32_t reserved;
   int64_t arena_bytes; // of one
   const Op *ops;
   const Weight *weights;

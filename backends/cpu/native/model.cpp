@@ -4,7 +4,6 @@
 #include "pass.h"
 
 #include <algorithm>
-#include <sys/mman.h>
 
 namespace hybrid {
 
@@ -41,7 +40,7 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
     if (op.flags & FLAG_LOGITS)
       scratch = std::max(scratch, floats_of_peak_tile(config.unit_tokens));
   }
-  if (!getenv("FEW"))
+  if (!config.batch_invariant)
     make_eights();
   for (int32_t thread = 0; thread < config.num_threads; ++thread) {
     scratch_.push_back(allocate<float>(scratch));
@@ -49,28 +48,26 @@ Model::Model(const ModelConfig &config, const Kernels &kernels)
   }
 }
 
+// Copies of what LINEARs read in four bits, in eight.
 void Model::make_eights() {
-  int64_t num_bytes = 0;
-  auto bytes_of = [](const Weight &weight) {
-    const int64_t cells = round_up(weight.rows, LANES) * round_up(weight.columns, 2 * GROUP);
-    return weight.format == FORMAT_INT4 ? round_up(cells + cells / 16, 64) : 0;
+  auto cells = [](const Weight &weight) {
+    const int64_t columns = round_up(weight.columns, 2 * GROUP);
+    return weight.format == FORMAT_INT4 ? round_up(weight.rows, LANES) * columns : 0;
   };
+  int64_t num_cells = 0;
   for (const Weight &weight : weights_)
-    num_bytes += bytes_of(weight);
-  if (num_bytes == 0)
+    num_cells += cells(weight);
+  if (num_cells == 0)
     return;
-  const int64_t huge = int64_t{1} << 21;
-  eights_memory_.reset(static_cast<char *>(std::aligned_alloc(huge, round_up(num_bytes, huge))));
-  if (!eights_memory_)
-    throw std::bad_alloc();
-  madvise(eights_memory_.get(), round_up(num_bytes, huge), MADV_HUGEPAGE);
+  // A step of 64 columns is 4 bytes.
+  eights_memory_ = allocate_huge(num_cells + num_cells / 16);
   char *next = eights_memory_.get();
   for (const Weight &weight : weights_) {
-    const int64_t cells = round_up(weight.rows, LANES) * round_up(weight.columns, 2 * GROUP);
-    eights_.push_back({reinterpret_cast<uint8_t *>(next), reinterpret_cast<float *>(next + cells)});
+    char *steps = next + cells(weight);
+    eights_.push_back({reinterpret_cast<uint8_t *>(next), reinterpret_cast<float *>(steps)});
     if (weight.format == FORMAT_INT4)
       kernels_.make_eights(weight, eights_.back());
-    next += bytes_of(weight);
+    next = steps + cells(weight) / 16;
   }
 }
 

@@ -10,6 +10,10 @@
 #include <memory>
 #include <vector>
 
+#if __has_include(<sys/mman.h>)
+#include <sys/mman.h>
+#endif
+
 namespace hybrid {
 
 struct FreeMemory {
@@ -25,6 +29,19 @@ template <class T> Memory<T> allocate(int64_t count) {
     throw std::bad_alloc();
   __builtin_memset(memory, 0, bytes);
   return Memory<T>(static_cast<T *>(memory));
+}
+
+// 64-byte aligned, not zeroed; in large pages where the system gives them to who asks.
+inline Memory<char> allocate_huge(int64_t num_bytes) {
+  constexpr int64_t page = int64_t{1} << 21;
+  const size_t bytes = static_cast<size_t>(round_up(num_bytes, page));
+  void *memory = std::aligned_alloc(page, bytes);
+  if (!memory)
+    throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+  madvise(memory, bytes, MADV_HUGEPAGE); // small ones do, too
+#endif
+  return Memory<char>(static_cast<char *>(memory));
 }
 
 // Of rows, in a pass that threads take through several ops at once: so that one whose core

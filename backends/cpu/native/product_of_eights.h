@@ -1,9 +1,9 @@
 // Products of four-bit weights with many rows, by numbers of eight bits that were made of
 // them before, in steps that two groups share: then no offsets are left to be added, and half
-// as many steps to be multiplied by. A weight so moves by half such a step at most, a 254th of
-// the largest of its 64: a row's products depend on the number of rows beside it.
+// as many steps to be multiplied by. A weight so moves by little more than half such a step
+// at most, a 240th of the largest of its 64: what a row gets depends on how many are beside it.
 
-// Fewer are as fast by the weights as they are, which are fewer bytes.
+// Fewer are faster by the weights as they are, which are fewer bytes to read.
 constexpr int32_t MANY_ROWS = 32;
 
 // Two groups of a block.
