@@ -144,7 +144,9 @@ def _native(wanted: Wanted) -> Runner:
         library,
         engine,
         config,
-        batch_invariant=is_batch_invariant(engine, wanted.options.batch_invariant),
+        batch_invariant=is_batch_invariant(
+            engine, wanted.options.batch_invariant, library.choose_variant()
+        ),
     )
 
 

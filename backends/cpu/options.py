@@ -37,7 +37,7 @@ class CpuOptions:
     memory is no concern."""
     batch_invariant: str = AUTO
     """Whether the same request gives the same bits in any company; ``auto``: not with
-    four-bit weights, where memory is no concern."""
+    four-bit weights, where that is faster and memory is no concern."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> "CpuOptions":

@@ -17,17 +17,23 @@ NO: Final = "no"
 BATCH_INVARIANT: Final = (YES, NO)
 _LEAST_FREE: Final = 4
 """Memory that is free, over what the copies take."""
+_FASTER: Final = ("avx512", "avx512_bf16")
+"""Instruction sets in which there is something to be gained."""
 
 
-def is_batch_invariant(engine: BuiltEngine, asked: str) -> bool:
+def is_batch_invariant(engine: BuiltEngine, asked: str, variant: str) -> bool:
     """Decide.
 
     Args:
         engine: only one with four-bit weights has a choice.
-        asked: ``yes``; ``no``; ``auto``: no where memory for the copies is no concern.
+        asked: ``yes``; ``no``; ``auto``: no where it is faster and memory for the
+            copies is no concern.
+        variant: the instruction set that runs.
     """
     if asked != AUTO:
         return asked == YES
+    if variant not in _FASTER:
+        return True
     num_weights = sum(
         weight.rows * weight.columns
         for weight in engine.weights

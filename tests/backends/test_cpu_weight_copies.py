@@ -2,11 +2,14 @@
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hybrid.backends.cpu import weight_copies
+from hybrid.backends.cpu.abi import Format
 from hybrid.testing import write_tiny_model
 from tests.backends.cpu_stand import load_cpu, logits_in_company
 
@@ -39,12 +42,24 @@ def test_other_weights_have_none(folder: Path) -> None:
     assert exact.tobytes() == by_copies.tobytes()
 
 
-@pytest.mark.parametrize(("free", "has_copies"), [(1, False), (1 << 40, True)])
-def test_auto_makes_them_where_memory_is_no_concern(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, has_copies: bool
+@pytest.mark.parametrize(
+    ("variant", "free", "invariant"),
+    [
+        ("avx512_bf16", 4 * 64 * 96, False),
+        ("avx512", 4 * 64 * 96 - 1, True),
+        ("avx2", 1 << 40, True),
+    ],
+)
+def test_auto_makes_them_where_they_are_faster_and_memory_is_no_concern(
+    monkeypatch: pytest.MonkeyPatch, variant: str, free: int, invariant: bool
 ) -> None:
     """Elsewhere steps take the weights as they are."""
-    exact = _logits(folder, "yes")
+    weights = [
+        SimpleNamespace(format=Format.INT4, rows=64, columns=96),
+        SimpleNamespace(format=Format.INT8, rows=1 << 20, columns=1 << 20),
+    ]
+    engine: Any = SimpleNamespace(weights=weights)
     monkeypatch.setattr(weight_copies, "free_host_memory_bytes", lambda: free)
-    found = _logits(folder, "auto")
-    assert (found.tobytes() != exact.tobytes()) == has_copies
+    assert weight_copies.is_batch_invariant(engine, "auto", variant) is invariant
+    assert weight_copies.is_batch_invariant(engine, "yes", variant)
+    assert not weight_copies.is_batch_invariant(engine, "no", variant)
