@@ -153,6 +153,20 @@ def test_many_rows_beside_each_other_are_the_same(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_a_broken_row_among_many_stays_alone(variant: str) -> None:
+    """By eight bits, too: it is no number, and the others keep their bits."""
+    random = np.random.default_rng(8)
+    matrix = pack(Format.INT4, 40, 96, random)
+    raw = make_rows(Format.INT4, 40, 96, random)
+    whole = multiply(variant, matrix, raw, batch_invariant=False)
+    four_bit_pairs(raw, 96)[1][4] = np.nan
+    got = multiply(variant, matrix, raw, batch_invariant=False)
+    others = np.arange(40) != 4
+    assert got[others].tobytes() == whole[others].tobytes()
+    assert not np.isfinite(got[4]).any()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=25, deadline=None)
 @given(
     m=st.integers(1, 40),
